@@ -6,17 +6,14 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from health_exporter.core import argument, strict_json
+from health_exporter.core import argument, production, strict_json
 from health_exporter.core.anomaly import Anomaly, StepRecord
 from health_exporter.core.flops import MFUSample, ModelFlopConfig
+from health_exporter.core.judgement import Judgement, SpecifiedJudgement
 from health_exporter.core.liveness import StepLiveness
 from health_exporter.core.record import RunRecord
 from health_exporter.core.signal import Signal
 from health_exporter.errors import StateError
-
-_JUDGED_AFTER_RESUME = 2
-"""The flagged step and the one after it: optimizer state lost in a resume shows in the loss only
-once a step has been taken with it."""
 
 STATE_VERSION = 1
 
@@ -72,12 +69,35 @@ class TrainingHealthMonitor:
         self.rank_heartbeat_threshold = argument.integer(
             rank_heartbeat_threshold, "rank_heartbeat_threshold", minimum=0
         )
-        self.loss_signal = _signal("loss", loss_window, loss_min_periods, self.loss_z_thresh)
-        self.grad_signal = _signal("grad", grad_window, grad_min_periods, self.grad_z_thresh)
         self.run = RunRecord(flop_config, peak_flops_per_sec)
-        self._grace = 0  # steps still to be judged against the baseline before the resume
-        self._discontinuity_flagged = False
         self._liveness = StepLiveness(self.rank_heartbeat_threshold)
+        self._judge_by(
+            SpecifiedJudgement(
+                _signal("loss", loss_window, loss_min_periods, self.loss_z_thresh),
+                _signal("grad", grad_window, grad_min_periods, self.grad_z_thresh),
+            )
+        )
+
+    @classmethod
+    def production(cls, **overrides: Any) -> TrainingHealthMonitor:
+        """The preset for real runs: see `core.production` for every number in it and its reason.
+
+        Args:
+            **overrides: Any argument of the constructor; the windows and thresholds are this
+                preset's unless given.
+
+        Raises:
+            TypeError: An argument is unknown or of the wrong type.
+            ValueError: An argument is out of range.
+        """
+        monitor = cls(**{**production.SETTINGS, **overrides})
+        monitor._judge_by(production.judgement(monitor.loss_signal, monitor.grad_signal))
+        return monitor
+
+    def _judge_by(self, judgement: Judgement) -> None:
+        self._judgement = judgement
+        self.loss_signal: Signal = judgement.loss_signal
+        self.grad_signal: Signal = judgement.grad_signal
 
     def observe_step(
         self,
@@ -134,46 +154,13 @@ class TrainingHealthMonitor:
             )
 
         if restart:
-            self._resume()
+            self._judgement.resume(step)
+            self._liveness.begin_attempt()
         run.add_step(step, loss, grad_norm, step_time_s, batch_size, restart)
-        found = self._judge(step, loss, grad_norm)
+        found = self._judgement.judge(step, loss, grad_norm, step_time_s, run.flops_per_second)
         if found:
             run.add_anomalies(found)
         return found
-
-    def _judge(self, step: int, loss: float, grad_norm: float | None) -> list[Anomaly]:
-        found: list[Anomaly] = []
-        after_resume = self._grace > 0
-        if after_resume:
-            self._grace -= 1
-
-        signal = self.loss_signal
-        if not isfinite(loss):
-            signal.skip()
-            found.append(Anomaly(step, "nan_inf_loss", loss, None, None, step))
-        elif signal.judge(loss, after_resume):
-            if not after_resume:
-                found.append(_anomaly(step, "loss_spike", loss, signal))
-            elif not self._discontinuity_flagged:
-                self._discontinuity_flagged = True
-                found.append(_anomaly(step, "restart_discontinuity", loss, signal))
-
-        signal = self.grad_signal
-        if grad_norm is None:
-            signal.skip()
-        elif not isfinite(grad_norm):
-            signal.skip()
-            found.append(Anomaly(step, "nan_inf_grad", grad_norm, None, None, step))
-        elif signal.judge(grad_norm, after_resume):
-            found.append(_anomaly(step, "grad_norm_spike", grad_norm, signal))
-        return found
-
-    def _resume(self) -> None:
-        self._grace = _JUDGED_AFTER_RESUME
-        self._discontinuity_flagged = False
-        self.loss_signal.hold()
-        self.grad_signal.hold()
-        self._liveness.begin_attempt()
 
     def observe_rank_step(self, rank: str | int, step: int) -> None:
         """Record that `rank` has done `step`: one call per step and rank.
@@ -254,10 +241,7 @@ class TrainingHealthMonitor:
         """
         return {
             "version": STATE_VERSION,
-            "loss": self.loss_signal.state(),
-            "grad_norm": self.grad_signal.state(),
-            "grace": self._grace,
-            "discontinuity_flagged": self._discontinuity_flagged,
+            **self._judgement.state(),
             "run": self.run.state(),
             "outages": self._liveness.state(),
             "n_outages": self._liveness.n_outages,
@@ -275,21 +259,16 @@ class TrainingHealthMonitor:
             version = state_dict["version"]
             if version != STATE_VERSION:
                 raise StateError(f"state_dict has version {version!r}, this is {STATE_VERSION}")
-            loss, grad = (
-                self.loss_signal.restored(state_dict["loss"]),
-                self.grad_signal.restored(state_dict["grad_norm"]),
-            )
+            judgement = self._judgement.restored(state_dict)
             run = RunRecord.from_state(state_dict["run"], self.run)
             liveness = StepLiveness(self.rank_heartbeat_threshold)
             liveness.load(state_dict["outages"], int(state_dict["n_outages"]))
-            grace = argument.integer(state_dict["grace"], "grace", minimum=0)
-            flagged = argument.boolean(state_dict["discontinuity_flagged"], "flagged")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
                 raise
             raise StateError(f"state_dict is damaged: {type(error).__name__}: {error}") from error
-        self.loss_signal, self.grad_signal, self.run = loss, grad, run
-        self._liveness, self._grace, self._discontinuity_flagged = liveness, grace, flagged
+        self.run, self._liveness = run, liveness
+        self._judge_by(judgement)
 
 
 def _signal(prefix: str, window: int, min_periods: int, threshold: float) -> Signal:
@@ -301,8 +280,3 @@ def _signal(prefix: str, window: int, min_periods: int, threshold: float) -> Sig
             f"{prefix}_min_periods must be <= {prefix}_window={window}, got {min_periods}"
         )
     return Signal(window, min_periods, threshold)
-
-
-def _anomaly(step: int, kind: str, value: float, signal: Signal) -> Anomaly:
-    median, _, z = signal.judged or (None, None, None)
-    return Anomaly(step, kind, value, median, z, step)
