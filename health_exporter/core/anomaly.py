@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from health_exporter.core import argument, strict_json
+
 KINDS = {
     "nan_inf_loss": "the loss is NaN or infinite",
     "nan_inf_grad": "the gradient norm is NaN or infinite",
@@ -18,6 +20,8 @@ KINDS = {
     "stuck_rank": "a rank's process lives, but its training thread has stopped",
 }
 """Every kind of anomaly, and what it means."""
+
+_NUMBERS = ("value", "baseline", "z_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,26 @@ class Anomaly:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Anomaly:
-        """The anomaly that `as_dict` described.
+        """The anomaly that `as_dict` described, its non-finite numbers as strings or as floats.
 
         Raises:
-            TypeError: A field is missing or unknown.
+            TypeError: A field is missing, unknown or of the wrong type.
+            ValueError: An integer that does not fit in 64 bits.
         """
-        return cls(**fields)
+        anomaly = cls(
+            **{
+                name: strict_json.number(field) if name in _NUMBERS else field
+                for name, field in fields.items()
+            }
+        )
+        for name in ("step", "detected_at_step"):
+            argument.integer(getattr(anomaly, name), name)
+        for name in _NUMBERS:
+            number = getattr(anomaly, name)
+            if number is not None or name == "value":
+                argument.real(number, name)
+        for name in ("kind", "rank"):
+            text = getattr(anomaly, name)
+            if not isinstance(text, str) and not (name == "rank" and text is None):
+                raise TypeError(f"{name} must be a string, got {text!r}")
+        return anomaly

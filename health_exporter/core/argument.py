@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from numbers import Integral, Real
 
+_INTEGER_BITS = 63
+"""Steps and counts end as floats and as 64-bit integers elsewhere; a larger one is a mistake."""
+
 
 def _scalar(value: object) -> object:
     """Unwrap a 0-d array or tensor; anything else comes back as it is."""
@@ -22,12 +25,14 @@ def integer(value: object, name: str, *, minimum: int | None = None) -> int:
 
     Raises:
         TypeError: Not an integer (a bool and a float are none).
-        ValueError: Below `minimum`.
+        ValueError: Below `minimum`, or it does not fit in 64 bits.
     """
     scalar = value if type(value) is int else _scalar(value)
     if isinstance(scalar, bool) or not isinstance(scalar, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
     result = int(scalar)
+    if result.bit_length() > _INTEGER_BITS:
+        raise ValueError(f"{name} must fit in 64 bits, got one of {result.bit_length()} bits")
     if minimum is not None and result < minimum:
         raise ValueError(f"{name} must be >= {minimum}, got {result}")
     return result
@@ -46,7 +51,8 @@ def real(value: object, name: str) -> float:
     try:
         return float(scalar)
     except OverflowError:
-        raise ValueError(f"{name} is too large for a float, got {value!r}") from None
+        # Not the value itself: Python refuses to print integers of more than 4,300 digits.
+        raise ValueError(f"{name} is too large for a float, got {type(value).__name__}") from None
 
 
 def finite(value: object, name: str, *, above: float | None = None) -> float:
@@ -78,11 +84,12 @@ def nonnegative(value: object, name: str) -> float:
 
 
 def boolean(value: object, name: str) -> bool:
-    """Return `value` if it is a bool.
+    """Return `value` as a bool.
 
     Raises:
-        TypeError: Anything else.
+        TypeError: Not a bool of Python, NumPy or torch.
     """
-    if not isinstance(value, bool):
+    scalar = _scalar(value)
+    if not isinstance(scalar, bool):
         raise TypeError(f"{name} must be a bool, got {value!r} ({type(value).__name__})")
-    return value
+    return scalar

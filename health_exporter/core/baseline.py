@@ -61,9 +61,14 @@ class RollingBaseline:
         return self._current
 
     def z_score(self, value: float) -> float | None:
-        """Distance of `value` from the median in spreads, or None before `min_periods` values."""
+        """Distance of `value` from the median in spreads, or None before `min_periods` values.
+
+        Raises:
+            TypeError: Not a real number.
+        """
         if self._current is None:
             return None
+        value = argument.real(value, "value")
         median, spread = self._current
         return (value - median) / (spread if spread > SPREAD_FLOOR else SPREAD_FLOOR)
 

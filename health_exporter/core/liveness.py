@@ -7,7 +7,7 @@ this clock finds what fails in loosely coupled training, and the clock of second
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,10 +109,25 @@ class StepLiveness:
         """The outages so far; who was seen is a matter of one attempt and is not kept."""
         return [outage.as_dict() for outage in self.outages]
 
-    def load(self, outages: Iterable[dict[str, Any]], n_outages: int) -> None:
-        """Take over the outages of an earlier process; ones still open stay open."""
-        loaded = [Outage(**outage) for outage in outages]
+    def load(self, outages: Iterable[Mapping[str, Any]], n_outages: object) -> None:
+        """Take over the outages of an earlier process; ones still open stay open.
+
+        Raises:
+            TypeError, ValueError: The outages are damaged; nothing has changed then.
+        """
+        loaded = [_outage(fields) for fields in outages]
+        self.n_outages = argument.integer(n_outages, "n_outages", minimum=len(loaded))
         self.begin_attempt()
         self.outages = deque(loaded, maxlen=_KEPT_OUTAGES)
-        self.n_outages = n_outages
         self._flagged = {o.rank: o for o in loaded if o.recovered_at_step is None}
+
+
+def _outage(fields: Mapping[str, Any]) -> Outage:
+    outage = Outage(**fields)
+    if not isinstance(outage.rank, str):
+        raise TypeError(f"rank must be a string, got {outage.rank!r}")
+    argument.integer(outage.last_step, "last_step", minimum=0)
+    argument.integer(outage.detected_at_step, "detected_at_step", minimum=0)
+    if outage.recovered_at_step is not None:
+        argument.integer(outage.recovered_at_step, "recovered_at_step", minimum=0)
+    return outage

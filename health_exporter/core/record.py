@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
-from health_exporter.core import strict_json
+from health_exporter.core import argument, strict_json
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.core.flops import ModelFlopConfig
 from health_exporter.core.statistic import Extremes
@@ -120,7 +120,7 @@ class RunRecord:
         }
 
     def state(self) -> dict[str, Any]:
-        """What `load` needs, as strict JSON. The newest steps and MFU samples are not kept."""
+        """What `from_state` needs, as strict JSON; the newest steps and samples are not kept."""
         return {
             "n_steps": self.n_steps,
             "last_step": self.last_step,
@@ -143,23 +143,21 @@ class RunRecord:
             KeyError, TypeError, ValueError: The state is damaged.
         """
         restored = cls(like.flop_config, like.peak_flops_per_sec)
-        restored.n_steps = int(state["n_steps"])
-        restored.last_step = int(state["last_step"])
-        tokens = state["n_tokens"]
-        restored.n_tokens = None if tokens is None else int(tokens)
-        restored.n_anomalies = int(state["n_anomalies"])
-        restored.anomalies_by_kind = {
-            str(kind): int(count) for kind, count in state["anomalies_by_kind"].items()
-        }
-        for fields in state["anomalies"]:
-            decoded = {
-                **fields,
-                **{n: strict_json.number(fields[n]) for n in ("value", "baseline", "z_score")},
-            }
-            restored.anomalies.append(Anomaly.from_dict(decoded))
-        restored.n_restarts = int(state["n_restarts"])
-        restored.restart_steps.extend(int(step) for step in state["restart_steps"])
-        restored.lost_steps = int(state["lost_steps"])
+        restored.n_steps = _count(state, "n_steps")
+        restored.last_step = argument.integer(state["last_step"], "last_step", minimum=-1)
+        restored.n_tokens = None if state["n_tokens"] is None else _count(state, "n_tokens")
+        by_kind = state["anomalies_by_kind"]
+        restored.anomalies_by_kind = {str(kind): _count(by_kind, kind) for kind in by_kind}
+        restored.anomalies.extend(map(Anomaly.from_dict, state["anomalies"]))
+        restored.n_anomalies = _count(state, "n_anomalies", minimum=len(restored.anomalies))
+        for step in state["restart_steps"]:
+            restored.restart_steps.append(argument.integer(step, "restart_steps", minimum=0))
+        restored.n_restarts = _count(state, "n_restarts", minimum=len(restored.restart_steps))
+        restored.lost_steps = _count(state, "lost_steps")
         restored._mfu = Extremes.from_state(state["mfu"])
         restored._step_time = Extremes.from_state(state["step_time_s"])
         return restored
+
+
+def _count(state: Mapping[str, Any], name: str, *, minimum: int = 0) -> int:
+    return argument.integer(state[name], name, minimum=minimum)

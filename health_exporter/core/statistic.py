@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from health_exporter.core import argument, strict_json
+
 
 class Extremes:
     """Count, sum, minimum and maximum of all values added."""
@@ -35,10 +37,10 @@ class Extremes:
         return {"n": self.count, "mean": mean, "min": self.minimum, "max": self.maximum}
 
     def state(self) -> dict[str, Any]:
-        """What `load` needs."""
+        """What `from_state` needs, as strict JSON: the sum may have grown to infinity."""
         return {
             "n": self.count,
-            "total": self.total,
+            "total": strict_json.encode(self.total),
             "min": self.minimum if self.count else None,
             "max": self.maximum if self.count else None,
         }
@@ -49,12 +51,14 @@ class Extremes:
 
         Raises:
             KeyError: A key is missing.
-            TypeError, ValueError: A value is not a number.
+            TypeError, ValueError: A value is not a number, or cannot be one of such a series.
         """
         restored = cls()
-        restored.count = int(state["n"])
-        restored.total = float(state["total"])
+        restored.count = argument.integer(state["n"], "n", minimum=0)
+        restored.total = argument.real(strict_json.number(state["total"]), "total")
+        if restored.total != restored.total:
+            raise ValueError("total must be a number, got nan")
         if restored.count:
-            restored.minimum = float(state["min"])
-            restored.maximum = float(state["max"])
+            restored.minimum = argument.finite(state["min"], "min")
+            restored.maximum = argument.finite(state["max"], "max")
         return restored
