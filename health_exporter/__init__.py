@@ -11,14 +11,20 @@ from health_exporter.core.flops import (
     theoretical_flops_per_iter,
 )
 from health_exporter.core.monitor import TrainingHealthMonitor
+from health_exporter.errors import HealthExporterError, SettingsError, StateError
+from health_exporter.runtime.exporter import HealthExporter
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Anomaly",
+    "HealthExporter",
+    "HealthExporterError",
     "MFUSample",
     "ModelFlopConfig",
     "RollingBaseline",
+    "SettingsError",
+    "StateError",
     "StepRecord",
     "TrainingHealthMonitor",
     "flop_config_from_causal_lm",

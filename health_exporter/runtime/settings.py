@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import yaml
 
@@ -131,6 +131,28 @@ class Settings:
                 problems += error.problems
             raise SettingsError(problems)
         return cls(**values)
+
+
+class SettingsArguments(TypedDict, total=False):
+    """`Settings` as keyword arguments, for type checkers; the meanings stand there."""
+
+    run: str
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    port: int | None
+    address: str
+    receipt_dir: str | Path
+    receipt_interval_s: float
+    beat_interval_s: float
+    beat_timeout_s: float
+    heartbeat_timeout_s: float | None
+    startup_timeout_s: float
+    checkpoint_timeout_s: float
+    eval_timeout_s: float
+    linger_s: float
+    strict: bool
+    model: str
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,203 @@
+"""How a process ends: hears of it, lets exporters finish, and leaves the end as it was.
+
+Returns and exceptions that leave the `with` block are the exporter's own matter. This module adds
+what goes around it: `atexit`, uncaught exceptions outside of the block, and SIGTERM, whose default
+action kills the process without a word.
+
+A Python signal handler runs in the main thread, and only when that thread comes back from native
+code. A trainer that hangs in a collective never does, and a process that SIGTERM would have killed
+at once would then hang until SIGKILL. So the interpreter is also asked to write the signal's
+number into a socket, and a thread that reads it finishes in place of a main thread that does not
+come.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+from health_exporter.export import fork
+
+log = logging.getLogger(__name__)
+
+_MAIN_THREAD_S = 2.0
+"""The main thread is given this long to handle a signal itself, so that the receipt holds its last
+step; torchrun's and Kubernetes' grace is 30 s."""
+
+
+class Finisher(Protocol):
+    """Wants to know that the process ends."""
+
+    def finish(self, status: str, error: BaseException | None) -> None:
+        """The process ends with `status`; called once or more, from any thread."""
+
+    def defer(self, end: Callable[[], None]) -> bool:
+        """Whether `end` will be called as soon as the step in hand is recorded.
+
+        False if no step is in hand: then the caller goes on by itself.
+        """
+
+    def hurry(self) -> None:
+        """A second signal: wait for nothing more."""
+
+
+class Ending:
+    """Hooks of one process; installed while there is a finisher."""
+
+    def __init__(self) -> None:
+        self._finishers: list[Finisher] = []
+        self._installed = False
+        self._uncaught: BaseException | None = None
+        self._excepthook: Callable[..., Any] = sys.__excepthook__
+        self._previous: Any = None
+        self._terminated = False
+        self._in_main_thread = threading.Event()
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM has come; a handler of the trainer's own may have kept us alive."""
+        return self._terminated
+
+    def add(self, finisher: Finisher) -> None:
+        """Tell `finisher` when the process ends."""
+        self._finishers.append(finisher)
+        if not self._installed:
+            self._install()
+
+    def remove(self, finisher: Finisher) -> None:
+        """`finisher` has finished; with the last one the hooks go, too."""
+        with contextlib.suppress(ValueError):
+            self._finishers.remove(finisher)
+        if not self._finishers:
+            self._uninstall()
+
+    def abandon_in_child(self) -> None:
+        """In a forked child: its end is not the trainer's end."""
+        self._finishers = []
+        self._uninstall()
+
+    def _install(self) -> None:
+        self._installed = True
+        self._excepthook, sys.excepthook = sys.excepthook, self._on_uncaught
+        atexit.register(self._at_exit)
+        fork.watch(self)
+        if threading.current_thread() is threading.main_thread():
+            self._install_signal()
+        else:
+            log.info("not in the main thread: SIGTERM will leave no receipt")
+
+    def _install_signal(self) -> None:
+        previous = signal.getsignal(signal.SIGTERM)
+        if previous is None or previous is signal.SIG_IGN:
+            return  # not ours to change: SIGTERM is handled outside of Python, or has no effect
+        self._previous = previous
+        signal.signal(signal.SIGTERM, self._on_signal)
+        if previous is signal.SIG_DFL:
+            self._install_bell()
+
+    def _install_bell(self) -> None:
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        taken = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        if taken != -1:  # an event loop's: it would miss its signals
+            signal.set_wakeup_fd(taken)
+            reader.close()
+            writer.close()
+            return
+        self._bell = (reader, writer)
+        threading.Thread(
+            target=self._listen, args=(reader,), name="health-exporter-signals", daemon=True
+        ).start()
+
+    def _uninstall(self) -> None:
+        if not self._installed:
+            return
+        self._installed = self._terminated = False
+        self._in_main_thread.clear()
+        if sys.excepthook == self._on_uncaught:
+            sys.excepthook = self._excepthook
+        atexit.unregister(self._at_exit)
+        fork.unwatch(self)
+        with contextlib.suppress(ValueError):  # not the main thread
+            if self._bell is not None:
+                wakeup = signal.set_wakeup_fd(-1)
+                if wakeup not in (-1, self._bell[1].fileno()):
+                    signal.set_wakeup_fd(wakeup)
+            if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._on_signal:
+                signal.signal(signal.SIGTERM, self._previous)
+        if self._bell is not None:
+            for end in self._bell:
+                end.close()
+            self._bell = None
+
+    def _on_uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        self._uncaught = error
+        self._excepthook(kind, error, trace)
+
+    def _at_exit(self) -> None:
+        error = self._uncaught
+        if self._terminated:
+            status = "terminated"
+        elif isinstance(error, KeyboardInterrupt):
+            status = "interrupted"
+        else:
+            status = "finished" if error is None else "failed"
+        self._finish(status, error)
+
+    def _finish(self, status: str, error: BaseException | None) -> None:
+        for finisher in list(self._finishers):
+            finisher.finish(status, error)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if self._previous is signal.SIG_DFL and self._terminated:
+            if self._in_main_thread.is_set():
+                for finisher in list(self._finishers):
+                    finisher.hurry()
+                return
+            self._in_main_thread.set()  # too late: the other thread is about to end the process
+            threading.Event().wait()
+        self._terminated = True
+        self._in_main_thread.set()
+        if callable(self._previous):
+            self._previous(signum, frame)
+            return
+        # A handler runs between any two instructions of the training thread, also in the middle of
+        # recording a step: then the end waits for the microseconds until the step is whole.
+        if not any(finisher.defer(self._terminate) for finisher in list(self._finishers)):
+            self._terminate()
+
+    def _terminate(self) -> None:
+        """Finish, then die of SIGTERM as if nobody had handled it."""
+        self._finish("terminated", None)
+        # From C, since Python sets handlers in the main thread only.
+        ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _listen(self, reader: socket.socket) -> None:
+        while True:
+            try:
+                numbers = reader.recv(64)
+            except OSError:
+                return
+            if not numbers:
+                return
+            if signal.SIGTERM in numbers and not self._in_main_thread.wait(_MAIN_THREAD_S):
+                self._terminated = True
+                self._terminate()
+
+
+ENDING = Ending()
+"""The hooks of this process; signals and `atexit` are the process's, so there is one."""

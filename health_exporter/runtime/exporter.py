@@ -1,0 +1,411 @@
+"""`HealthExporter`: the three lines that a trainer adds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from health_exporter.core import argument
+from health_exporter.core.anomaly import Anomaly
+from health_exporter.core.monitor import TrainingHealthMonitor
+from health_exporter.errors import StateError
+from health_exporter.export import fork
+from health_exporter.export.complaint import Complaints
+from health_exporter.runtime.device_scalar import DeviceScalar, on_device
+from health_exporter.runtime.ending import ENDING
+from health_exporter.runtime.identity import Identity
+from health_exporter.runtime.progress import Progress
+from health_exporter.runtime.run import Run
+from health_exporter.runtime.server import Server
+from health_exporter.runtime.settings import Settings
+from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import Unpack
+
+    from health_exporter.runtime.settings import SettingsArguments
+
+log = logging.getLogger(__name__)
+
+_MAX_IN_FLIGHT = 8
+"""Steps whose scalars may still be on the device: a trainer that queues more steps than that ahead
+of its device is made to wait for it."""
+
+
+class HealthExporter:
+    """Judges a training run from inside, and publishes the judgement.
+
+    Make one on every rank, before `init_process_group` (a job that hangs in its rendezvous is
+    visible then), and call `observe_step` after each optimizer step. Rank 0 judges the steps and
+    keeps the record on disk; every rank serves `/metrics`.
+
+    Nothing that goes wrong here reaches the training loop: it is logged, at most once a minute,
+    and counted. Wrong settings are an error at once.
+
+    Args:
+        monitor: Judges the steps on rank 0; None: `TrainingHealthMonitor.production()`.
+        settings: As of `runtime.settings.Settings`, which says what each means; `run` is
+            required. Each can also come from the environment variable `HEALTH_EXPORTER_<NAME>`,
+            or from the YAML file that `HEALTH_EXPORTER_CONFIG` names.
+
+    Raises:
+        SettingsError: Settings are missing, unknown or out of range; it lists every problem.
+        TypeError: `monitor` is no `TrainingHealthMonitor`.
+        EndpointError: With `strict`, when the port is taken.
+
+    Example:
+        with HealthExporter(run="llama-8b-v3") as exporter:
+            for step, batch in enumerate(loader):
+                loss, grad_norm = train_step(model, batch)
+                exporter.observe_step(step, loss, grad_norm=grad_norm, batch_size=8)
+    """
+
+    def __init__(
+        self,
+        monitor: TrainingHealthMonitor | None = None,
+        **settings: Unpack[SettingsArguments],
+    ) -> None:
+        if monitor is not None and not isinstance(monitor, TrainingHealthMonitor):
+            raise TypeError(f"monitor must be a TrainingHealthMonitor or None, got {monitor!r}")
+        self.settings = Settings.resolve(settings, os.environ)
+        self.identity = Identity.find(self.settings, os.environ)
+        self.monitor = TrainingHealthMonitor.production() if monitor is None else monitor
+        self._complaints = Complaints(log)
+        self._progress = Progress(self.settings)
+        self._state = "starting"
+        self._closed = False
+        self._inert = False  # in a forked child
+        self._closing = threading.Lock()
+        self._recording = False
+        self._deferred_end: Callable[[], None] | None = None
+        self._in_flight: deque[tuple[dict[str, Any], bool]] = deque()
+        self._run = Run(self.settings, self.identity, self.monitor) if self.rank == 0 else None
+        # The first scrape must see the counters that an earlier process left, or they would seem
+        # to start from nothing.
+        if self._run is not None:
+            self._run.take_over()
+        self._server = Server(self)
+        self._server.start()
+        if self._run is not None:
+            self._run.start()
+        fork.watch(self)
+        ENDING.add(self)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process in the job."""
+        return self.identity.rank
+
+    @property
+    def port(self) -> int | None:
+        """Port that is listened on; None without an endpoint."""
+        return self._server.port
+
+    @property
+    def url(self) -> str | None:
+        """Where `/metrics` is found from this machine; None without an endpoint."""
+        return self._server.url
+
+    @property
+    def receipt_path(self) -> Path | None:
+        """The receipt, `report.json`; None on ranks other than 0."""
+        return None if self._run is None else self._run.receipts.folder / "report.json"
+
+    @property
+    def state(self) -> str:
+        """One of `starting`, `running`, `finished`, `terminated`, `interrupted`, `failed`."""
+        return self._state
+
+    def observe_step(
+        self,
+        step: int,
+        loss: Any,
+        *,
+        grad_norm: Any = None,
+        step_time_s: float | None = None,
+        batch_size: int | None = None,
+        restart: bool = False,
+    ) -> list[Anomaly]:
+        """Record one optimizer step; call it on every rank, once a step.
+
+        Ranks other than 0 only note that they progress: they read neither loss nor gradient norm.
+
+        Args:
+            step: Number of the step (>= 0), above the one before; after a resume it may go back.
+            loss: Training loss: a number, a NumPy scalar or a 0-d tensor. A tensor on an
+                accelerator is copied to the host asynchronously and judged at the next call.
+            grad_norm: Global gradient norm, likewise.
+            step_time_s: Wall time of the step in seconds; None: measured, from the last call to
+                this one, without phases marked `checkpoint` or `eval`.
+            batch_size: Sequences in the step, over the same devices as the monitor's
+                `peak_flops_per_sec`: both of this rank, or both of the whole job.
+            restart: True on the first step after a resume. A resume by a new process is noticed
+                without it.
+
+        Returns:
+            The anomalies found now; of a tensor on an accelerator, those of the step before.
+
+        Raises:
+            TypeError, ValueError: With `strict` only, where the monitor would.
+            RuntimeError: With `strict` only, after `close`.
+        """
+        if self._inert:
+            return []
+        self._recording = True
+        try:
+            if self._closed:
+                raise RuntimeError(f"observe_step({step!r}) after close()")
+            return self._observe(step, loss, grad_norm, step_time_s, batch_size, restart)
+        except Exception as error:
+            self._reject(error)
+            if self.settings.strict:
+                raise
+            return []
+        finally:
+            self._recording = False
+            if self._deferred_end is not None:
+                self._deferred_end()
+
+    def _observe(
+        self,
+        step: int,
+        loss: Any,
+        grad_norm: Any,
+        step_time_s: float | None,
+        batch_size: int | None,
+        restart: bool,
+    ) -> list[Anomaly]:
+        number = step if type(step) is int else argument.integer(step, "step", minimum=0)
+        if restart:
+            self._progress.forget_last_step()
+        measured_s = self._progress.observe_step(number)
+        if self._run is None:
+            self._state = "running"
+            return []
+        observation = {
+            "step": number,
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "step_time_s": measured_s if step_time_s is None else step_time_s,
+            "batch_size": batch_size,
+            "restart": restart,
+        }
+        if self._in_flight or on_device(loss) or on_device(grad_norm):
+            return self._observe_late(observation)
+        found = self._run.observe(**observation)
+        self._state = self._run.state
+        return found
+
+    def _observe_late(self, observation: dict[str, Any]) -> list[Anomaly]:
+        late = False
+        for name in ("loss", "grad_norm"):
+            if on_device(observation[name]):
+                observation[name] = DeviceScalar(observation[name], name)
+                late = True
+        self._in_flight.append((observation, late))
+        return self._judge_in_flight(keep=1 if late else 0)
+
+    def _judge_in_flight(self, keep: int) -> list[Anomaly]:
+        """Judge what has arrived of the steps in flight, but for the newest `keep`.
+
+        With `keep` 0 it waits for all of them.
+        """
+        assert self._run is not None
+        found: list[Anomaly] = []
+        while len(self._in_flight) > keep:
+            observation, _ = self._in_flight[0]
+            scalars = [v for v in observation.values() if isinstance(v, DeviceScalar)]
+            if (
+                keep
+                and len(self._in_flight) <= _MAX_IN_FLIGHT
+                and not all(scalar.ready() for scalar in scalars)
+            ):
+                break
+            self._in_flight.popleft()
+            values = {
+                name: value.read() if isinstance(value, DeviceScalar) else value
+                for name, value in observation.items()
+            }
+            try:
+                found += self._run.observe(**values)
+            except (TypeError, ValueError) as error:
+                self._reject(error)
+                if self.settings.strict:
+                    raise
+            self._state = self._run.state
+        return found
+
+    def _reject(self, error: Exception) -> None:
+        if isinstance(error, RuntimeError) and self._closed:
+            reason = "closed"
+        elif isinstance(error, TypeError):
+            reason = "type"
+        else:
+            reason = "value" if isinstance(error, ValueError) else "internal"
+        if self._run is not None:
+            self._run.rejected[reason] += 1
+        self._complaints.warn(reason, "observation refused", error, trace=reason == "internal")
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Mark what the training thread is doing, as a context manager; marks may be nested.
+
+        Marks make it possible to tell which rank the others wait for, and in what; `checkpoint`
+        and `eval` have timeouts of their own and are no part of a step's time.
+
+        Args:
+            name: `data`, `forward`, `backward`, `optimizer`, `checkpoint` or `eval`.
+
+        Raises:
+            ValueError: With `strict` only, when `name` is none of these.
+        """
+        try:
+            return self._progress.phase(name)
+        except ValueError as error:
+            self._complaints.warn("phase", "phase not marked", error)
+            if self.settings.strict:
+                raise
+            return nullcontext()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint should carry: baselines, counters, restart history; strict JSON.
+
+        Ranks other than 0 have nothing to carry: {}.
+        """
+        if self._run is None:
+            return {}
+        self._judge_in_flight(keep=0)
+        return self._run.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint: the next step is the first after a resume.
+
+        Raises:
+            StateError: With `strict` only: the state is damaged, or of a newer version. Otherwise
+                that is logged, and the record on disk, if any, is gone on from.
+        """
+        if self._run is None or not state_dict:
+            return
+        try:
+            self._run.load_state_dict(state_dict)
+        except StateError as error:
+            self._complaints.warn("state", "state_dict not loaded", error)
+            if self.settings.strict:
+                raise
+
+    def report(self) -> dict[str, Any]:
+        """The receipt so far, as strict JSON; on ranks other than 0, what the rank knows of itself.
+
+        It is described by `report.schema.json` in the package.
+        """
+        if self._run is not None:
+            return self._run.report()
+        own = self.rank_view()
+        return {"run": self.settings.run, "rank": self.rank, "status": own.state, "step": own.step}
+
+    def rank_view(self) -> RankView:
+        """What this rank knows of itself, for the exporters."""
+        progress = self._progress
+        mark = progress.mark
+        return RankView(
+            self.identity.host,
+            self.identity.local_rank,
+            self._state,
+            mark.time,
+            mark.step,
+            mark.n,
+            dict(progress.phase_seconds),
+            progress.timeout_s,
+            None,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """All that one scrape exports."""
+        whole = None if self._run is None else self._run.view()
+        return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
+
+    def stuck_for_s(self) -> float | None:
+        """Seconds without progress where that is longer than allowed; else None."""
+        still = self._progress.still_s
+        is_stuck = self._state not in TERMINAL_STATES and still > self._progress.timeout_s
+        return still if is_stuck else None
+
+    def close(self, status: str = "finished") -> None:
+        """End the run: write the receipt, say goodbye, wait for a last scrape, stop serving.
+
+        Called by leaving the `with` block; calling it again does nothing.
+
+        Args:
+            status: `finished`, `terminated`, `interrupted` or `failed`.
+
+        Raises:
+            ValueError: `status` is none of these.
+        """
+        if status not in TERMINAL_STATES:
+            raise ValueError(f"status must be one of {', '.join(TERMINAL_STATES)}, got {status!r}")
+        self.finish(status, None)
+
+    def finish(self, status: str, error: BaseException | None) -> None:
+        """`close`, with the exception that ended the run; called by the process's end too."""
+        if self._inert or not self._closing.acquire(blocking=False):
+            return  # it ends already, in another thread or for good: the lock is never given back
+        try:
+            self._end(status, error)
+        except Exception as problem:  # noqa: BLE001  # logged; the process's end stays what it was
+            self._complaints.warn("end", "the run's end is incomplete", problem, trace=True)
+        finally:
+            self._closed = True
+            ENDING.remove(self)
+            fork.unwatch(self)
+            self._server.close()
+
+    def _end(self, status: str, error: BaseException | None) -> None:
+        if self._in_flight and not isinstance(error, RuntimeError):
+            # Not after an error of the device, where reading from it raises the same again.
+            self._judge_in_flight(keep=0)
+        self._state = status
+        if self._run is not None:
+            self._run.finish(status, error)
+        self._server.linger(self.settings.linger_s)
+
+    def defer(self, end: Callable[[], None]) -> bool:
+        """Have `end` called once the step in hand is recorded; False if none is."""
+        if self._recording:
+            self._deferred_end = end
+        return self._recording
+
+    def hurry(self) -> None:
+        """Do not wait for a last scrape."""
+        self._server.hurry()
+
+    def abandon_in_child(self) -> None:
+        """In a forked child, a data loader's worker say, the exporter does nothing."""
+        self._inert = True
+
+    def __enter__(self) -> HealthExporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if ENDING.terminated:
+            status = "terminated"
+        elif isinstance(error, KeyboardInterrupt):
+            status = "interrupted"
+        elif error is None or (isinstance(error, SystemExit) and not error.code):
+            status = "finished"
+        else:
+            status = "failed"
+        self.finish(status, None if status == "finished" else error)

@@ -1,0 +1,181 @@
+"""The receipt on disk: what `kill -9` cannot take back.
+
+`events.jsonl` gets a line, flushed and fsynced, for each event as it happens; `report.json` and
+`state.json` are replaced atomically at every interval and at the end. All writing is done by one
+thread, so that a slow disk never holds up the training thread for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from health_exporter.core import strict_json
+from health_exporter.export.complaint import Complaints
+
+log = logging.getLogger(__name__)
+
+_EVENT_WAIT_S = 0.1
+"""The training thread waits this long for an event to be on disk: an fsync takes milliseconds, and
+what is not written when `kill -9` comes is lost. A disk that takes longer is not waited for."""
+
+_MAX_QUEUED = 10_000
+_MAX_EVENTS = 10_000
+"""Events kept in memory while the disk hangs, and events of one kind written in one attempt. More
+are counted in the report, but a run that is sick at every step must not fill the disk."""
+
+
+def run_folder(receipt_dir: str | Path, run: str) -> Path:
+    """Folder of the run's receipts; characters that a file name cannot have are escaped."""
+    name = quote(run, safe=" ")
+    return Path(receipt_dir) / (name if name.strip(".") else name.replace(".", "%2E"))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file so that a reader, also after a power cut, sees the old text or the new.
+
+    Raises:
+        OSError: It could not be written; the old file is as it was.
+    """
+    draft = path.with_name(path.name + ".tmp")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class ReceiptWriter:
+    """Writes the receipts of one run from a thread of its own.
+
+    Args:
+        folder: Where; made when missing.
+        interval_s: Seconds between two reports.
+        make_report: Gives the report so far; called in the writer's thread.
+        make_state: Gives the state that the next process goes on from.
+        wall: Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        interval_s: float,
+        *,
+        make_report: Callable[[], Mapping[str, Any]],
+        make_state: Callable[[], Mapping[str, Any]],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder = folder
+        self.failures = 0
+        self.written_time: float | None = None
+        self._interval_s = interval_s
+        self._make_report = make_report
+        self._make_state = make_state
+        self._wall = wall
+        self._complaints = Complaints(log)
+        self._queue: queue.Queue[tuple[str | None, threading.Event]] = queue.Queue(_MAX_QUEUED)
+        self._counts: dict[str, int] = {}
+        self._in_time = True
+        self._thread = threading.Thread(
+            target=self._run, name="health-exporter-receipts", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin writing; the first report is written at once."""
+        self._thread.start()
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Append an event; it is on disk on return, unless the disk is slow."""
+        kind = str(fields.get("kind", event))
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        if self._counts[kind] > _MAX_EVENTS:
+            return
+        record = {"time": round(self._wall(), 3), "event": event, **fields}
+        line = json.dumps(strict_json.encode(record), allow_nan=False) + "\n"
+        done = threading.Event()
+        try:
+            self._queue.put_nowait((line, done))
+        except queue.Full:
+            self.failures += 1
+            return
+        if self._in_time or self._queue.qsize() == 1:
+            self._in_time = done.wait(_EVENT_WAIT_S)
+
+    def request(self) -> None:
+        """Write report and state soon, without waiting for it."""
+        with contextlib.suppress(queue.Full):  # then the thread has more urgent things to write
+            self._queue.put_nowait((None, threading.Event()))
+
+    def write(self, timeout_s: float) -> bool:
+        """Write report and state now.
+
+        Returns:
+            Whether they were written within `timeout_s`.
+        """
+        done = threading.Event()
+        failures = self.failures
+        try:
+            self._queue.put((None, done), timeout=timeout_s)
+        except queue.Full:
+            return False
+        return done.wait(timeout_s) and self.failures == failures
+
+    def _run(self) -> None:
+        self._write_report()
+        due = time.monotonic() + self._interval_s
+        while True:
+            try:
+                line, done = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                self._write_report()
+                due = time.monotonic() + self._interval_s
+                continue
+            if line is None:
+                self._write_report()
+            else:
+                self._append(line)
+            done.set()
+
+    def _append(self, line: str) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "events.jsonl").open("ab+") as file:
+                end = file.seek(0, os.SEEK_END)
+                if end:
+                    file.seek(end - 1)
+                    if file.read(1) != b"\n":  # cut short by the end of an earlier process
+                        file.write(b"\n")
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self._failed("events.jsonl", error)
+
+    def _write_report(self) -> None:
+        for name, make in (("state.json", self._make_state), ("report.json", self._make_report)):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                text = json.dumps(make(), allow_nan=False, indent=1 if name[0] == "r" else None)
+                write_atomically(self.folder / name, text + "\n")
+            except Exception as error:  # noqa: BLE001  # logged and counted; the run goes on
+                self._failed(name, error)
+            else:
+                self.written_time = self._wall()
+
+    def _failed(self, name: str, error: BaseException) -> None:
+        self.failures += 1
+        self._complaints.warn(name, f"receipt {self.folder / name} could not be written", error)

@@ -1,0 +1,137 @@
+"""What this rank serves over HTTP, and waiting for the last scrape."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from typing import Any, Protocol
+
+from health_exporter.errors import EndpointError
+from health_exporter.export.endpoint import Endpoint
+from health_exporter.export.message import Request, Response
+from health_exporter.export.page import status_page
+from health_exporter.export.prometheus import MetricsPage
+from health_exporter.runtime.identity import Identity
+from health_exporter.runtime.settings import Settings
+from health_exporter.snapshot import TERMINAL_STATES, Snapshot
+
+log = logging.getLogger(__name__)
+
+_PORT_SPAN = 64
+"""Ports tried from the one asked for: more than the processes of any host's accelerators."""
+
+
+class Served(Protocol):
+    """What the endpoint shows."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def state(self) -> str: ...
+    def snapshot(self) -> Snapshot: ...
+    def report(self) -> dict[str, Any]: ...
+    def stuck_for_s(self) -> float | None: ...
+
+
+class Server:
+    """Endpoint of one rank.
+
+    Args:
+        served: The exporter.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._metrics = MetricsPage(served.snapshot)
+        self._last_scraped = threading.Event()
+        settings, identity = served.settings, served.identity
+        self._endpoint: Endpoint | None = None
+        if settings.port is None:
+            return
+        port = settings.port + identity.local_rank if settings.port else 0
+        routes = {"/metrics": self._get_metrics, "/healthz": self._get_health, "/": self._get_page}
+        if identity.rank == 0:
+            routes["/report"] = self._get_report
+        self._endpoint = Endpoint(
+            routes,
+            address=settings.address,
+            port=port,
+            port_span=1 if settings.strict else _PORT_SPAN,
+        )
+
+    def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            EndpointError: With `strict` only: the port is taken. Otherwise the next free one is
+                used, or, with a warning, none.
+        """
+        if self._endpoint is None:
+            return
+        try:
+            self._endpoint.start()
+        except EndpointError as error:
+            if self._served.settings.strict:
+                raise
+            log.warning("no metrics are served: %s", error)
+            self._endpoint = None
+            return
+        if self._endpoint.skipped_ports:
+            log.warning(
+                "port %d is taken, metrics are served at %d",
+                self._endpoint.port - self._endpoint.skipped_ports,
+                self._endpoint.port,
+            )
+
+    @property
+    def port(self) -> int | None:
+        """Port that is listened on."""
+        return None if self._endpoint is None else self._endpoint.port
+
+    @property
+    def url(self) -> str | None:
+        """Where `/metrics` is found from this machine."""
+        return None if self._endpoint is None else self._endpoint.url("/metrics")
+
+    def linger(self, seconds: float) -> None:
+        """Wait until one scrape has seen a terminal state, but no longer than `seconds`."""
+        if self._endpoint is None or not seconds:
+            return
+        started = time.monotonic()
+        if not self._last_scraped.wait(min(1.0, seconds)) and seconds > 1.0:
+            log.info("waiting up to %.0f s for a last scrape (linger_s)", seconds)
+            self._last_scraped.wait(seconds - (time.monotonic() - started))
+
+    def hurry(self) -> None:
+        """End `linger`."""
+        self._last_scraped.set()
+
+    def close(self) -> None:
+        """Stop serving; the port is free afterwards."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+    def _get_metrics(self, request: Request) -> Response:
+        state = self._served.state
+        body, content_type = self._metrics.render(request.headers.get("Accept", ""))
+        if state in TERMINAL_STATES:
+            self._last_scraped.set()
+        return Response(content_type=content_type, body=body)
+
+    def _get_health(self, request: Request) -> Response:
+        stuck_s = self._served.stuck_for_s()
+        if stuck_s is None:
+            return Response(body=f"{self._served.state}\n".encode())
+        return Response(status=503, body=f"stuck: no progress for {stuck_s:.0f} s\n".encode())
+
+    def _get_report(self, request: Request) -> Response:
+        body = json.dumps(self._served.report(), allow_nan=False, indent=1) + "\n"
+        return Response(content_type="application/json", body=body.encode())
+
+    def _get_page(self, request: Request) -> Response:
+        page = status_page(self._served.snapshot())
+        return Response(content_type="text/html; charset=utf-8", body=page.encode())
