@@ -84,7 +84,7 @@ class Anomaly:
 
         Raises:
             TypeError: A field is missing, unknown or of the wrong type.
-            ValueError: An integer that does not fit in 64 bits.
+            ValueError: A step below -1.
         """
         anomaly = cls(
             **{
@@ -93,7 +93,7 @@ class Anomaly:
             }
         )
         for name in ("step", "detected_at_step"):
-            argument.integer(getattr(anomaly, name), name)
+            argument.integer(getattr(anomaly, name), name, minimum=-1)  # -1: before the first
         for name in _NUMBERS:
             number = getattr(anomaly, name)
             if number is not None or name == "value":
