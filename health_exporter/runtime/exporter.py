@@ -333,6 +333,11 @@ class HealthExporter:
         whole = None if self._run is None else self._run.view()
         return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
 
+    def scraped(self) -> None:
+        """A scrape has been answered."""
+        if self._run is not None:
+            self._run.receipts.scraped()
+
     def stuck_for_s(self) -> float | None:
         """Seconds without progress where that is longer than allowed; else None."""
         still = self._progress.still_s

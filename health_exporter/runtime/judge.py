@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from health_exporter.catalog import STEP_SECONDS_BOUNDS
@@ -47,12 +46,6 @@ class Judge:
         self._anomalies: Mapping[str, int] = dict.fromkeys(KINDS, 0)
         self.view = self._make_view(None, None)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Keep every other thread from changing the judgement."""
-        with self._lock:
-            yield
-
     def observe(
         self,
         step: int,
@@ -62,8 +55,11 @@ class Judge:
         step_time_s: float | None,
         batch_size: int | None,
         restart: bool,
-    ) -> list[Anomaly]:
+    ) -> tuple[list[Anomaly], int]:
         """Judge a step and publish the view of it.
+
+        Returns:
+            Its anomalies, and how many there have been in the run, with them.
 
         Raises:
             TypeError, ValueError: As of `TrainingHealthMonitor.observe_step`; nothing is recorded.
@@ -93,14 +89,19 @@ class Judge:
                 self._date(found)
             _, loss, grad_norm, _, _ = monitor.run.steps[-1]
             self.view = self._make_view(loss, grad_norm)
-            return found
+            return found, monitor.run.n_anomalies
 
-    def add_anomaly(self, anomaly: Anomaly) -> None:
-        """Record an anomaly that was found elsewhere, and publish it."""
+    def add_anomaly(self, anomaly: Anomaly) -> int:
+        """Record an anomaly that was found elsewhere, and publish it.
+
+        Returns:
+            How many there have been in the run, with it.
+        """
         with self._lock:
             self.monitor.add_anomaly(anomaly)
             self._date([anomaly])
             self.view = self._make_view(self.view.loss, self.view.grad_norm)
+            return self.monitor.run.n_anomalies
 
     def _date(self, found: list[Anomaly]) -> None:
         now = self._wall()

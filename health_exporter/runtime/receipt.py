@@ -3,6 +3,10 @@
 `events.jsonl` gets a line, flushed and fsynced, for each event as it happens; `report.json` and
 `state.json` are replaced atomically at every interval and at the end. All writing is done by one
 thread, so that a slow disk never holds up the training thread for long.
+
+`progress.json` holds the bare counters. It is replaced every few seconds and after each scrape, so
+that the counters of the next process go on from at least what a scrape has seen: one that went
+back a little would look like a reset, and `rate()` would count everything again.
 """
 
 from __future__ import annotations
@@ -28,6 +32,13 @@ _EVENT_WAIT_S = 0.1
 """The training thread waits this long for an event to be on disk: an fsync takes milliseconds, and
 what is not written when `kill -9` comes is lost. A disk that takes longer is not waited for."""
 
+_PROGRESS_S = 5.0
+"""How often the bare counters are written: how exactly a lost run's last step is known."""
+
+_FIRST_PAUSE_S = 1.0
+"""The second report comes this soon, and each later pause is twice as long up to the interval: a
+run that dies young leaves a baseline too."""
+
 _MAX_QUEUED = 10_000
 _MAX_EVENTS = 10_000
 """Events kept in memory while the disk hangs, and events of one kind written in one attempt. More
@@ -40,8 +51,10 @@ def run_folder(receipt_dir: str | Path, run: str) -> Path:
     return Path(receipt_dir) / (name if name.strip(".") else name.replace(".", "%2E"))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace the file so that a reader, also after a power cut, sees the old text or the new.
+def write_atomically(path: Path, text: str, *, sync: bool) -> None:
+    """Replace the file so that a reader sees the old text or the new, also after `kill -9`.
+
+    With `sync`, also after a power cut.
 
     Raises:
         OSError: It could not be written; the old file is as it was.
@@ -49,9 +62,12 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".tmp")
     with draft.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
     draft.replace(path)
+    if not sync:
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -67,6 +83,7 @@ class ReceiptWriter:
         interval_s: Seconds between two reports.
         make_report: Gives the report so far; called in the writer's thread.
         make_state: Gives the state that the next process goes on from.
+        make_progress: Gives the bare counters.
         wall: Unix time in seconds.
     """
 
@@ -77,17 +94,21 @@ class ReceiptWriter:
         *,
         make_report: Callable[[], Mapping[str, Any]],
         make_state: Callable[[], Mapping[str, Any]],
+        make_progress: Callable[[], Mapping[str, Any]],
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self.failures = 0
         self.written_time: float | None = None
         self._interval_s = interval_s
-        self._make_report = make_report
-        self._make_state = make_state
+        self._full = {"state.json": make_state, "report.json": make_report}
+        self._make_progress = make_progress
         self._wall = wall
         self._complaints = Complaints(log)
-        self._queue: queue.Queue[tuple[str | None, threading.Event]] = queue.Queue(_MAX_QUEUED)
+        self._queue: queue.Queue[tuple[Callable[[], None], threading.Event]] = queue.Queue(
+            _MAX_QUEUED
+        )
+        self._progress_asked = False
         self._counts: dict[str, int] = {}
         self._in_time = True
         self._thread = threading.Thread(
@@ -108,7 +129,7 @@ class ReceiptWriter:
         line = json.dumps(strict_json.encode(record), allow_nan=False) + "\n"
         done = threading.Event()
         try:
-            self._queue.put_nowait((line, done))
+            self._queue.put_nowait((lambda: self._append(line), done))
         except queue.Full:
             self.failures += 1
             return
@@ -118,7 +139,14 @@ class ReceiptWriter:
     def request(self) -> None:
         """Write report and state soon, without waiting for it."""
         with contextlib.suppress(queue.Full):  # then the thread has more urgent things to write
-            self._queue.put_nowait((None, threading.Event()))
+            self._queue.put_nowait((self._write_full, threading.Event()))
+
+    def scraped(self) -> None:
+        """A scrape has seen the counters: write them soon, without waiting for it."""
+        if not self._progress_asked:
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait((self._write_progress, threading.Event()))
+                self._progress_asked = True
 
     def write(self, timeout_s: float) -> bool:
         """Write report and state now.
@@ -129,25 +157,28 @@ class ReceiptWriter:
         done = threading.Event()
         failures = self.failures
         try:
-            self._queue.put((None, done), timeout=timeout_s)
+            self._queue.put((self._write_full, done), timeout=timeout_s)
         except queue.Full:
             return False
         return done.wait(timeout_s) and self.failures == failures
 
     def _run(self) -> None:
-        self._write_report()
-        due = time.monotonic() + self._interval_s
+        self._write_full()
+        pause = min(_FIRST_PAUSE_S, self._interval_s)
+        due = time.monotonic() + pause
         while True:
+            left = due - time.monotonic()
             try:
-                line, done = self._queue.get(timeout=max(0.0, due - time.monotonic()))
+                write, done = self._queue.get(timeout=max(0.0, min(left, _PROGRESS_S)))
             except queue.Empty:
-                self._write_report()
-                due = time.monotonic() + self._interval_s
+                if left > _PROGRESS_S:
+                    self._write_progress()
+                else:
+                    self._write_full()
+                    pause = min(2.0 * pause, self._interval_s)
+                    due = time.monotonic() + pause
                 continue
-            if line is None:
-                self._write_report()
-            else:
-                self._append(line)
+            write()
             done.set()
 
     def _append(self, line: str) -> None:
@@ -162,18 +193,28 @@ class ReceiptWriter:
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
+            self._write_progress()
         except OSError as error:
             self._failed("events.jsonl", error)
 
-    def _write_report(self) -> None:
-        for name, make in (("state.json", self._make_state), ("report.json", self._make_report)):
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                text = json.dumps(make(), allow_nan=False, indent=1 if name[0] == "r" else None)
-                write_atomically(self.folder / name, text + "\n")
-            except Exception as error:  # noqa: BLE001  # logged and counted; the run goes on
-                self._failed(name, error)
-            else:
+    def _write_full(self) -> None:
+        for name, make in self._full.items():
+            self._replace(name, make, sync=True)
+        self._write_progress()
+
+    def _write_progress(self) -> None:
+        self._progress_asked = False
+        self._replace("progress.json", self._make_progress, sync=False)
+
+    def _replace(self, name: str, make: Callable[[], Mapping[str, Any]], *, sync: bool) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(make(), allow_nan=False, indent=1 if name == "report.json" else None)
+            write_atomically(self.folder / name, text + "\n", sync=sync)
+        except Exception as error:  # noqa: BLE001  # logged and counted; the run goes on
+            self._failed(name, error)
+        else:
+            if name == "report.json":
                 self.written_time = self._wall()
 
     def _failed(self, name: str, error: BaseException) -> None:

@@ -13,7 +13,10 @@ from typing import Any
 
 from health_exporter.errors import ReceiptError
 from health_exporter.runtime.run import verdict
+from health_exporter.runtime.saved import read_events, read_progress
 from health_exporter.snapshot import TERMINAL_STATES
+
+_DISCONTINUITY = "restart_discontinuity"
 
 _MISSED_WRITES = 4
 """Intervals without a new report after which a run on another host counts as lost."""
@@ -34,11 +37,15 @@ def read_receipt(path: Path, *, now: float | None = None) -> dict[str, Any]:
     """
     file = _find(path)
     receipt = _read_report(file)
-    events, damaged = _read_events(file.parent / "events.jsonl")
-    _count_in(receipt, events)
+    events, damaged = read_events(file.parent)
+    progress = read_progress(file.parent, receipt["run"])
+    _count_in(receipt, events, progress)
     if damaged:
         receipt["damaged_event_lines"] = damaged
-    last_sign = max([_unix(receipt["written_at"]), *(event["time"] for event in events)])
+    signs = [_unix(receipt["written_at"]), *(event["time"] for event in events)]
+    if progress is not None:
+        signs.append(float(progress["written_time"]))
+    last_sign = max(signs)
     if receipt["status"] not in TERMINAL_STATES and _is_gone(receipt, last_sign, now):
         receipt["status"] = "lost"
         receipt["ended_at"] = None
@@ -78,51 +85,34 @@ def _read_report(file: Path) -> dict[str, Any]:
     return dict(receipt)
 
 
-def _read_events(file: Path) -> tuple[list[dict[str, Any]], int]:
-    """The events, and how many lines are damaged (the last one may be cut short)."""
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError:
-        return [], 0
-    events = []
-    damaged = 0
-    for line in filter(None, lines):
-        try:
-            event = json.loads(line)
-            float(event["time"])
-            str(event["event"])
-        except (ValueError, KeyError, TypeError):
-            damaged += 1
-        else:
-            events.append(event)
-    return events, damaged
-
-
-def _count_in(receipt: dict[str, Any], events: list[dict[str, Any]]) -> None:
+def _count_in(
+    receipt: dict[str, Any], events: list[dict[str, Any]], progress: Mapping[str, Any] | None
+) -> None:
     """Add to the report what happened after it was written."""
+    if progress is not None and progress["n_steps"] > receipt.get("n_steps", 0):
+        receipt["n_steps"] = progress["n_steps"]
+        receipt["last_step"] = progress["last_step"]
+        receipt["restarts"]["lost_steps"] = progress["lost_steps"]
     written = _unix(receipt["written_at"])
+    restarts = receipt["restarts"]
     for event in events:
-        if event["time"] <= written:
-            continue
         step = event.get("step")
-        if isinstance(step, int) and step > (receipt.get("last_step") or -1):
-            receipt["last_step"] = step
-        if event["event"] == "anomaly":
-            kinds = receipt["anomalies_by_kind"]
-            kinds[event["kind"]] = kinds.get(event["kind"], 0) + 1
-            receipt["n_anomalies"] = receipt.get("n_anomalies", 0) + 1
-            anomaly = {k: v for k, v in event.items() if k not in ("time", "event")}
+        if event["event"] == "anomaly" and event["number"] > receipt.get("n_anomalies", 0):
+            kind = event["kind"]
+            receipt["n_anomalies"] = event["number"]
+            counts = receipt["anomalies_by_kind"]
+            counts[kind] = counts.get(kind, 0) + 1
+            anomaly = {k: v for k, v in event.items() if k not in ("time", "event", "number")}
             receipt.setdefault("anomalies", []).append(anomaly)
-            if event["kind"] == "restart_discontinuity":
-                receipt["restarts"]["continuity_ok"] = False
-        elif event["event"] == "restart":
-            restarts = receipt["restarts"]
-            restarts["n"] = restarts.get("n", 0) + 1
+            restarts["continuity_ok"] = restarts["continuity_ok"] and kind != _DISCONTINUITY
+        elif event["event"] == "restart" and event["number"] > restarts.get("n", 0):
+            restarts["n"] = event["number"]
             restarts.setdefault("steps", []).append(step)
-            restarts["lost_steps"] = restarts.get("lost_steps", 0) + event.get("lost_steps", 0)
-        elif event["event"] == "state":
+        elif event["event"] == "state" and event["time"] >= written:
             receipt["status"] = event["state"]
             receipt["exception"] = event.get("exception")
+        if event["time"] >= written and isinstance(step, int):
+            receipt["last_step"] = max(step, receipt.get("last_step") or 0)
 
 
 def _is_gone(receipt: Mapping[str, Any], last_sign: float, now: float | None) -> bool:

@@ -77,6 +77,7 @@ class Run:
             settings.receipt_interval_s,
             make_report=self.report,
             make_state=self._saved_state,
+            make_progress=self._saved_progress,
             wall=wall,
         )
 
@@ -87,6 +88,7 @@ class Run:
             state = saved.read_state(folder, self.settings.run)
             if state is None:
                 return
+            saved.bring_up_to_date(state, folder)
             self._previous = str(state.get("state"))
             if self._previous == "finished":
                 self._put_aside(f"run {self.settings.run!r} had finished")
@@ -141,7 +143,7 @@ class Run:
             else:
                 restart = True
         before = self.judge.view
-        found = self.judge.observe(
+        found, n_anomalies = self.judge.observe(
             step,
             loss,
             grad_norm=grad_norm,
@@ -157,9 +159,15 @@ class Run:
         if restart:
             view = self.judge.view
             lost = view.lost_steps - before.lost_steps
-            self.receipts.event("restart", step=view.step, last_step=before.step, lost_steps=lost)
-        for anomaly in found:
-            self.receipts.event("anomaly", **anomaly.as_dict())
+            self.receipts.event(
+                "restart",
+                number=view.n_restarts,
+                step=view.step,
+                last_step=before.step,
+                lost_steps=lost,
+            )
+        for number, anomaly in enumerate(found, n_anomalies - len(found) + 1):
+            self.receipts.event("anomaly", number=number, **anomaly.as_dict())
         return found
 
     def _start_over(self, first_step: int) -> None:
@@ -171,8 +179,8 @@ class Run:
 
     def add_anomaly(self, anomaly: Anomaly, **fields: Any) -> None:
         """Record an anomaly that was found elsewhere, such as a dead rank."""
-        self.judge.add_anomaly(anomaly)
-        self.receipts.event("anomaly", **anomaly.as_dict(), **fields)
+        number = self.judge.add_anomaly(anomaly)
+        self.receipts.event("anomaly", number=number, **anomaly.as_dict(), **fields)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint carries; see `HealthExporter.state_dict`."""
@@ -293,6 +301,22 @@ class Run:
             "state": self._state,
             "written_time": self._wall(),
             "judge": self.judge.state(),
+        }
+
+    def _saved_progress(self) -> dict[str, Any]:
+        view = self.judge.view
+        return {
+            "run": self.settings.run,
+            "written_time": self._wall(),
+            "n_steps": view.n_steps,
+            "first_step": self.judge.first_step,
+            "last_step": view.step,
+            "lost_steps": view.lost_steps,
+            "n_tokens": view.n_tokens,
+            "n_restarts": view.n_restarts,
+            "duration_counts": view.duration_counts,
+            "duration_sum_s": view.duration_sum_s,
+            "productive_s": view.productive_s,
         }
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from health_exporter.core.anomaly import Anomaly
 from health_exporter.errors import StateError
 
 SCHEMA_VERSION = 1
-FILES = ("state.json", "report.json", "events.jsonl")
+FILES = ("state.json", "report.json", "events.jsonl", "progress.json")
+
+_ANOMALY_FIELDS = tuple(field.name for field in fields(Anomaly))
+_COUNTERS = ("n_steps", "last_step", "lost_steps", "n_tokens", "n_restarts")
 
 
-def read_state(folder: Path, run: str) -> Mapping[str, Any] | None:
+def read_state(folder: Path, run: str) -> dict[str, Any] | None:
     """`state.json` of the run's folder; None if there is none.
 
     Raises:
@@ -41,6 +45,67 @@ def read_state(folder: Path, run: str) -> Mapping[str, Any] | None:
     if state.get("run") != run:
         raise StateError(f"{path} is of run {state.get('run')!r}, not of {run!r}")
     return state
+
+
+def read_events(folder: Path) -> tuple[list[dict[str, Any]], int]:
+    """The events in `events.jsonl`, and how many of its lines are damaged.
+
+    The last line may be cut short by the end of the process that wrote it.
+    """
+    try:
+        lines = (folder / "events.jsonl").read_bytes().split(b"\n")
+    except OSError:
+        return [], 0
+    events = []
+    damaged = 0
+    for line in filter(None, lines):
+        try:
+            event = json.loads(line)
+            event["time"] = float(event["time"])
+            event["event"] = str(event["event"])
+        except (ValueError, KeyError, TypeError):
+            damaged += 1
+        else:
+            events.append(event)
+    return events, damaged
+
+
+def read_progress(folder: Path, run: str) -> dict[str, Any] | None:
+    """The counters of `progress.json`; None if there are none, or they cannot be used."""
+    try:
+        progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+        usable = progress["run"] == run and isinstance(progress["n_steps"], int)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dict(progress) if usable else None
+
+
+def bring_up_to_date(state: dict[str, Any], folder: Path) -> None:
+    """Add to a saved state what the process did after it was written: its counters and anomalies.
+
+    Raises:
+        StateError: The state is damaged.
+    """
+    try:
+        judge = state["judge"]
+        run = judge["monitor"]["run"]
+        progress = read_progress(folder, state["run"])
+        if progress is not None and progress["n_steps"] > run["n_steps"]:
+            run.update({name: progress[name] for name in _COUNTERS})
+            judge["first_step"] = progress["first_step"]
+            judge["duration_counts"] = progress["duration_counts"]
+            judge["duration_sum_s"] = progress["duration_sum_s"]
+            judge["goodput"]["productive_s"] = progress["productive_s"]
+            judge["goodput"]["last_step"] = progress["last_step"]
+        for event in read_events(folder)[0]:
+            if event["event"] == "anomaly" and event.get("number", 0) > run["n_anomalies"]:
+                kind = event["kind"]
+                run["n_anomalies"] = event["number"]
+                run["anomalies_by_kind"][kind] = run["anomalies_by_kind"].get(kind, 0) + 1
+                run["anomalies"].append({k: event[k] for k in _ANOMALY_FIELDS if k in event})
+                judge["last_anomalies"][kind] = [event["time"], event["detected_at_step"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StateError(f"{folder / 'state.json'} is damaged: {error!r}") from error
 
 
 def put_aside(folder: Path) -> Path | None:

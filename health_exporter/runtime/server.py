@@ -35,6 +35,7 @@ class Served(Protocol):
     def snapshot(self) -> Snapshot: ...
     def report(self) -> dict[str, Any]: ...
     def stuck_for_s(self) -> float | None: ...
+    def scraped(self) -> None: ...
 
 
 class Server:
@@ -118,6 +119,7 @@ class Server:
     def _get_metrics(self, request: Request) -> Response:
         state = self._served.state
         body, content_type = self._metrics.render(request.headers.get("Accept", ""))
+        self._served.scraped()
         if state in TERMINAL_STATES:
             self._last_scraped.set()
         return Response(content_type=content_type, body=body)
