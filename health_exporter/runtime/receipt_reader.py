@@ -93,6 +93,8 @@ def _count_in(
         receipt["n_steps"] = progress["n_steps"]
         receipt["last_step"] = progress["last_step"]
         receipt["restarts"]["lost_steps"] = progress["lost_steps"]
+        elapsed = float(progress["written_time"]) - _unix(receipt["started_at"])
+        receipt["goodput"] = min(1.0, progress["productive_s"] / elapsed) if elapsed > 0 else None
     written = _unix(receipt["written_at"])
     restarts = receipt["restarts"]
     for event in events:

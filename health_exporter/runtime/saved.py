@@ -89,6 +89,16 @@ def bring_up_to_date(state: dict[str, Any], folder: Path) -> None:
     try:
         judge = state["judge"]
         run = judge["monitor"]["run"]
+        for event in read_events(folder)[0]:
+            if event["event"] == "restart" and event.get("number", 0) > run["n_restarts"]:
+                run["n_restarts"] = event["number"]
+                run["restart_steps"].append(event["step"])
+            if event["event"] == "anomaly" and event.get("number", 0) > run["n_anomalies"]:
+                kind = event["kind"]
+                run["n_anomalies"] = event["number"]
+                run["anomalies_by_kind"][kind] = run["anomalies_by_kind"].get(kind, 0) + 1
+                run["anomalies"].append({k: event[k] for k in _ANOMALY_FIELDS if k in event})
+                judge["last_anomalies"][kind] = [event["time"], event["detected_at_step"]]
         progress = read_progress(folder, state["run"])
         if progress is not None and progress["n_steps"] > run["n_steps"]:
             run.update({name: progress[name] for name in _COUNTERS})
@@ -97,13 +107,6 @@ def bring_up_to_date(state: dict[str, Any], folder: Path) -> None:
             judge["duration_sum_s"] = progress["duration_sum_s"]
             judge["goodput"]["productive_s"] = progress["productive_s"]
             judge["goodput"]["last_step"] = progress["last_step"]
-        for event in read_events(folder)[0]:
-            if event["event"] == "anomaly" and event.get("number", 0) > run["n_anomalies"]:
-                kind = event["kind"]
-                run["n_anomalies"] = event["number"]
-                run["anomalies_by_kind"][kind] = run["anomalies_by_kind"].get(kind, 0) + 1
-                run["anomalies"].append({k: event[k] for k in _ANOMALY_FIELDS if k in event})
-                judge["last_anomalies"][kind] = [event["time"], event["detected_at_step"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{folder / 'state.json'} is damaged: {error!r}") from error
 
