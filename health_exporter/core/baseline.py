@@ -107,10 +107,8 @@ class RollingBaseline:
                 median = ordered[half - 1] * 0.5 + ordered[half] * 0.5
         # The `near` values nearest to the median are ordered[first:end]. Shift the stretch from
         # its last place until no value outside it is nearer than the farthest one inside.
-        first = self._at
+        first = self._at  # it fits: as the window fills, n - near never shrinks
         end = first + near
-        if end > n:
-            first, end = n - near, n
         below = median - ordered[first]
         while end < n and ordered[end] - median < below:
             first += 1
