@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from health_exporter.core.anomaly import KINDS
+from health_exporter.core.standing import STATUSES
 from health_exporter.snapshot import RUN_STATES, RankView, RunView
 
 Sample = tuple[tuple[str, ...], float]
@@ -22,8 +23,6 @@ STEP_SECONDS_BOUNDS = (
 )
 """Upper bounds in seconds. Steps take from milliseconds (a test) to minutes (a large model with
 accumulation); neighbours are at most a factor 1.7 apart from 0.1 to 100 s, where real runs are."""
-
-RANK_STATUSES = ("alive", "stuck", "dead", "finished")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +283,7 @@ _OF_RUN = (
         scope="run",
         labels=("status",),
         unit="{rank}",
-        of_run=lambda v: _by_label(v.ranks, RANK_STATUSES),
+        of_run=lambda v: _by_label(v.ranks, STATUSES),
     ),
     Metric(
         name="training_health_suspect_rank",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from health_exporter.core import argument
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.core.monitor import TrainingHealthMonitor
+from health_exporter.core.standing import Standing
 from health_exporter.errors import StateError
 from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
@@ -25,6 +26,7 @@ from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.run import Run
 from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
+from health_exporter.runtime.watch import Watch
 from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
 
 if TYPE_CHECKING:
@@ -96,8 +98,10 @@ class HealthExporter:
             self._run.take_over()
         self._server = Server(self)
         self._server.start()
+        self._watch = Watch(self, self._progress, os.environ, on_standing=self._on_standing)
         if self._run is not None:
             self._run.start()
+        self._watch.start()
         fork.watch(self)
         ENDING.add(self)
 
@@ -325,13 +329,32 @@ class HealthExporter:
             mark.n,
             dict(progress.phase_seconds),
             progress.timeout_s,
-            None,
+            self._watch.connected,
         )
 
     def snapshot(self) -> Snapshot:
         """All that one scrape exports."""
         whole = None if self._run is None else self._run.view()
         return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
+
+    def _on_standing(self, standing: Standing) -> None:
+        if self._run is not None:
+            self._run.update_ranks(standing)
+
+    @property
+    def address(self) -> str:
+        """`host:port` at which others reach this rank's endpoint; "" without one."""
+        port = self.port
+        if port is None:
+            return ""
+        listened = self.settings.address.strip("[]")
+        host = self.identity.host if listened in ("", "::", "0.0.0.0") else listened
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the ranks stand; None on ranks other than 0, and before the first judgement."""
+        return self._watch.standing
 
     def scraped(self) -> None:
         """A scrape has been answered."""
@@ -371,6 +394,7 @@ class HealthExporter:
             self._closed = True
             ENDING.remove(self)
             fork.unwatch(self)
+            self._watch.close()
             self._server.close()
 
     def _end(self, status: str, error: BaseException | None) -> None:
@@ -378,6 +402,7 @@ class HealthExporter:
             # Not after an error of the device, where reading from it raises the same again.
             self._judge_in_flight(keep=0)
         self._state = status
+        self._watch.say_goodbye(status)
         if self._run is not None:
             self._run.finish(status, error)
         self._server.linger(self.settings.linger_s)

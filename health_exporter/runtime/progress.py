@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -36,6 +37,13 @@ class Mark(NamedTuple):
 class Progress:
     """Moved only by the training thread; read by any.
 
+    Attributes:
+        mark: The newest sign of progress.
+        marks: Phases entered or left since the last step, but for `checkpoint` and `eval`, which
+            one rank often does alone: ranks that run the same loop can be compared by it.
+        phase_seconds: Seconds spent in each phase so far, without those nested in it.
+        thread_id: The training thread, as far as is known.
+
     Args:
         settings: Timeouts.
         monotonic: Clock for durations, in seconds.
@@ -62,6 +70,8 @@ class Progress:
         self._paused_s = 0.0  # in pauses since the last step
         self._last_step_s: float | None = None
         self._step_time = RollingBaseline(window=128, min_periods=_WARM_STEPS)
+        self.marks = 0
+        self.thread_id = threading.get_ident()
         self.phase_seconds: dict[str, float] = {}
         self.mark = Mark(0, monotonic(), wall(), None)
 
@@ -80,6 +90,8 @@ class Progress:
                 self._step_time.push(elapsed)
         self._last_step_s = now
         self._paused_s = 0.0
+        self.marks = 0
+        self.thread_id = threading.get_ident()
         self.mark = Mark(self.mark.n + 1, now, self._wall(), step)
         return duration
 
@@ -132,11 +144,15 @@ class Progress:
     def _enter(self, name: str) -> None:
         now = self._turn()
         self._stack.append((name, now))
+        if name not in _PAUSES:
+            self.marks += 1
 
     def _leave(self) -> None:
         now = self._turn()
         name, since = self._stack.pop()
-        if name in _PAUSES and not any(outer in _PAUSES for outer, _ in self._stack):
+        if name not in _PAUSES:
+            self.marks += 1
+        elif not any(outer in _PAUSES for outer, _ in self._stack):
             self._paused_s += now - since
 
     def _turn(self) -> float:
