@@ -16,7 +16,8 @@ class Surroundings(NamedTuple):
         silent: Ranks whose beat is overdue, and who are not dead yet.
         silent_since: When the first of them was last heard, in seconds of the clock of `stuck_at`.
         first_moved_at: Of the ranks that are neither silent nor stuck, the earliest last progress,
-            in seconds of the clock of `stopped_at`; infinity if there is no such rank.
+            in seconds of the clock of `stopped_at`; minus infinity if one of them has done no step
+            yet, infinity if there is no such rank.
         left_at: When a rank last died or left in the middle of the work, on the same clock; minus
             infinity if none has.
         n_missing: Ranks that have not come yet.

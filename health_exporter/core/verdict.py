@@ -272,7 +272,9 @@ class RankBoard:
             if beat is None:
                 n_missing += 1
             elif status == "alive" and rank not in silent:
-                first_moved_at = min(first_moved_at, known.read_at - beat.still_s)
+                # One that has not done a step yet has not gone on without the others: it has come.
+                moved_at = known.read_at - beat.still_s if beat.step >= 0 else -math.inf
+                first_moved_at = min(first_moved_at, moved_at)
             elif status == "dead" or beat.state in _LEFT:
                 left_at = max(left_at, known.left_at)
         return Surroundings(silent, silent_since, first_moved_at, left_at, n_missing)
