@@ -52,27 +52,31 @@ class Acceptor:
         for fd in (self._bell, *self._listening):
             self._poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in self._poll.poll(self._timeout_ms())}
+            asked = time.monotonic()
+            ready = {fd for fd, _ in self._poll.poll(self._timeout_ms(asked))}
             if self._bell in ready:
                 return
             # Who has spoken goes before who is too late, and before who could take its place.
             for fd in ready & self._silent.keys():
                 self._start_thread(self._leave(fd))
-            self._drop_late()
+            self._drop_late(asked)
             for fd in ready & self._listening.keys():
                 if self._make_room():
                     self._accept(self._listening[fd])
 
-    def _timeout_ms(self) -> int | None:
+    def _timeout_ms(self, now: float) -> int | None:
         """Until the oldest silent connection is too late; with none, for ever."""
         for connection in self._silent.values():
-            return max(0, math.ceil(1000 * (connection.deadline - time.monotonic())))
+            return max(0, math.ceil(1000 * (connection.deadline - now)))
         return None
 
-    def _drop_late(self) -> None:
-        now = time.monotonic()
+    def _drop_late(self, asked: float) -> None:
+        """Drop who was too late when the kernel was asked, and had sent nothing by then.
+
+        By now it may have: between the two, the interpreter's lock may have been held for seconds.
+        """
         for fd, connection in list(self._silent.items()):
-            if connection.deadline > now:
+            if connection.deadline > asked:
                 return
             self._connections.remove(self._leave(fd))
 

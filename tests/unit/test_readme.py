@@ -21,7 +21,7 @@ def settings_table() -> str:
     source = SETTINGS.read_text()
     lines = ["| name | default | |", "| --- | --- | --- |"]
     for field in fields(Settings):
-        documented = re.search(rf'^    {field.name}: .*\n    """(.*?)"""', source, re.M | re.S)
+        documented = re.search(rf'^    {field.name}: [^\n]*\n    """(.*?)"""', source, re.M | re.S)
         assert documented, f"{field.name} has no docstring"
         default = "required" if field.default is MISSING else f"`{field.default!r}`"
         lines.append(f"| `{field.name}` | {default} | {' '.join(documented[1].split())} |")

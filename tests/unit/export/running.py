@@ -38,6 +38,8 @@ def is_listening(port: int) -> bool:
         connect(port).close()
     except ConnectionRefusedError:
         return False
+    except ConnectionResetError:
+        return True  # it was still there, if only just
     return True
 
 

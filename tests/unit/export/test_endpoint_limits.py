@@ -180,14 +180,24 @@ def test_a_client_that_does_not_read_is_dropped_at_an_absolute_deadline(serve: S
         assert time.monotonic() - began > SHORT_S / 2
 
 
-def test_a_request_that_came_while_the_interpreter_was_held_up_is_served(serve: Serve):
-    """Native code may keep the interpreter's lock for longer than any timeout."""
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_request_that_came_while_the_interpreter_was_held_up_is_served(serve: Serve, stale: bool):
+    """Native code may keep the interpreter's lock for longer than any timeout.
+
+    `stale`: the acceptor was already busy with another client when that began.
+    """
     endpoint = serve(limits=Limits(request_timeout_s=SHORT_S))
     with_lock_held = ctypes.PyDLL(None)
     request = get("/ok")
-    with contextlib.closing(connect(endpoint.port)) as sock:
-        exchange(endpoint.port, get("/ok"))  # accepted after it: so that one has been accepted
+    with (
+        contextlib.closing(connect(endpoint.port)) as sock,
+        contextlib.closing(connect(endpoint.port)) as other,
+    ):
+        exchange(endpoint.port, get("/ok"))  # accepted after them: so they have been, too
 
+        if stale:
+            with_lock_held.send(other.fileno(), b"G", 1, 0)
+            with_lock_held.usleep(1000)  # the acceptor is awake, and waits for the lock
         with_lock_held.send(sock.fileno(), request, len(request), 0)
         with_lock_held.usleep(int(2e6 * SHORT_S))
 
