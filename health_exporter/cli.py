@@ -13,6 +13,7 @@ from rich.console import Console
 import health_exporter
 from health_exporter import receipt_table
 from health_exporter.demo import command as demo_command
+from health_exporter.discovery import command as targets_command
 from health_exporter.errors import HealthExporterError
 from health_exporter.runtime.receipt_reader import read_receipt
 
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--json", action="store_true", help="print the receipt as JSON")
     report.set_defaults(run_command=_report)
+    targets = commands.add_parser("targets", help="list the ranks' endpoints for Prometheus")
+    targets_command.add_arguments(targets)
+    targets.set_defaults(run_command=targets_command.run)
     return parser
 
 

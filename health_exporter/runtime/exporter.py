@@ -26,6 +26,7 @@ from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.run import Run
 from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
+from health_exporter.runtime.target import join_address
 from health_exporter.runtime.watch import Watch
 from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
 
@@ -97,8 +98,8 @@ class HealthExporter:
         if self._run is not None:
             self._run.take_over()
         self._server = Server(self)
-        self._server.start()
         self._watch = Watch(self, self._progress, os.environ, on_standing=self._on_standing)
+        self._server.start()
         if self._run is not None:
             self._run.start()
         self._watch.start()
@@ -349,7 +350,7 @@ class HealthExporter:
             return ""
         listened = self.settings.address.strip("[]")
         host = self.identity.host if listened in ("", "::", "0.0.0.0") else listened
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return join_address(host, port)
 
     @property
     def standing(self) -> Standing | None:

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any, Protocol
 
+from health_exporter.core.standing import Standing
 from health_exporter.errors import EndpointError
 from health_exporter.export.endpoint import Endpoint
 from health_exporter.export.message import Request, Response
@@ -15,6 +16,7 @@ from health_exporter.export.page import status_page
 from health_exporter.export.prometheus import MetricsPage
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.settings import Settings
+from health_exporter.runtime.target import Target, render, standing_targets
 from health_exporter.snapshot import TERMINAL_STATES, Snapshot
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,10 @@ class Served(Protocol):
     def identity(self) -> Identity: ...
     @property
     def state(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def standing(self) -> Standing | None: ...
     def snapshot(self) -> Snapshot: ...
     def report(self) -> dict[str, Any]: ...
     def stuck_for_s(self) -> float | None: ...
@@ -57,6 +63,7 @@ class Server:
         routes = {"/metrics": self._get_metrics, "/healthz": self._get_health, "/": self._get_page}
         if identity.rank == 0:
             routes["/report"] = self._get_report
+            routes["/targets"] = self._get_targets
         self._endpoint = Endpoint(
             routes,
             address=settings.address,
@@ -133,6 +140,18 @@ class Server:
     def _get_report(self, request: Request) -> Response:
         body = json.dumps(self._served.report(), allow_nan=False, indent=1) + "\n"
         return Response(content_type="application/json", body=body.encode())
+
+    def _get_targets(self, request: Request) -> Response:
+        served, identity = self._served, self._served.identity
+        own = Target(
+            address=served.address,
+            run=served.settings.run,
+            host=identity.host,
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+        )
+        targets = standing_targets(own, served.standing, linger_s=served.settings.linger_s)
+        return Response(content_type="application/json", body=render(targets).encode())
 
     def _get_page(self, request: Request) -> Response:
         page = status_page(self._served.snapshot())

@@ -17,6 +17,7 @@ from health_exporter.runtime.beat import BeatExchange
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.receipt import run_folder
+from health_exporter.runtime.registration import Registration
 from health_exporter.runtime.settings import Settings
 from health_exporter.runtime.stack import dump_stacks, position
 
@@ -71,6 +72,7 @@ class Watch:
         self._monotonic = monotonic
         self._complaints = Complaints(log)
         self._dumped = False
+        self._registration = Registration(settings, identity)
         self._board = RankBoard(
             identity.world_size,
             beat_timeout_s=settings.beat_timeout_s,
@@ -96,6 +98,7 @@ class Watch:
 
     def start(self) -> None:
         """Begin to beat."""
+        self._registration.start(self._watched.address, self._watched.state)
         self._exchange.start()
 
     @property
@@ -117,6 +120,7 @@ class Watch:
 
     def close(self) -> None:
         """Stop beating."""
+        self._registration.close(self._watched.state)
         self._exchange.close()
 
     def _make_beat(self) -> Beat:

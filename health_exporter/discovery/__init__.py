@@ -1,0 +1,1 @@
+"""`health-exporter targets`: where the ranks' endpoints are, for Prometheus' file discovery."""
