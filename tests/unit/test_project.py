@@ -119,7 +119,7 @@ def test_the_source_distribution_has_the_package_the_licence_and_no_tests(built:
     with tarfile.open(path) as archive:
         top = {name.split("/")[1] for name in archive.getnames() if "/" in name}
 
-    assert {"health_exporter", "LICENSE", "pyproject.toml"} <= top
+    assert {"health_exporter", "LICENSE", "README.md", "pyproject.toml"} <= top
     assert "tests" not in top
 
 
