@@ -9,6 +9,7 @@ after relabelling, so that a site can still map them.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import json
 from collections.abc import Iterable, Iterator
@@ -62,18 +63,22 @@ def render(targets: Iterable[Target]) -> str:
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 
 
+# Of the run and the host, which neighbours share.
+_quoted = functools.lru_cache(maxsize=64)(json.dumps)
+
+
 def _line(target: Target) -> str:
     # Each target on its own: one call for all of 16,384 would hold the interpreter's lock, and the
     # training thread, for as long as it takes.
     labels = []
     if target.run:
-        labels.append(f'"{_PREFIX}run": {json.dumps(target.run)}')
+        labels.append(f'"{_PREFIX}run": {_quoted(target.run)}')
     if target.rank is not None:
         labels.append(f'"{_PREFIX}rank": "{target.rank}"')
     if target.local_rank is not None:
         labels.append(f'"{_PREFIX}local_rank": "{target.local_rank}"')
     if target.host:
-        labels.append(f'"{_PREFIX}host": {json.dumps(target.host)}')
+        labels.append(f'"{_PREFIX}host": {_quoted(target.host)}')
     return f'{{"targets": [{json.dumps(target.address)}], "labels": {{{", ".join(labels)}}}}}'
 
 
