@@ -338,6 +338,14 @@ _OF_RANK = (
         of_rank=lambda v: _state(v.state),
     ),
     Metric(
+        name="training_health_rank_exception_info",
+        kind="gauge",
+        help="Type of the exception that ended the rank's training, as a label; absent without one.",
+        scope="rank",
+        labels=("exception",),
+        of_rank=lambda v: [] if v.exception is None else [((v.exception,), 1.0)],
+    ),
+    Metric(
         name="training_health_rank_heartbeat_timestamp_seconds",
         kind="gauge",
         help="Unix time at which the rank's training thread last made progress.",

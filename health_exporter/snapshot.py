@@ -89,6 +89,8 @@ class RankView(NamedTuple):
     timeout_s: float
     store_connected: bool | None
     """Whether the ranks' store answers; None where there is none."""
+    exception: str | None
+    """Type of the exception that ended the rank's training; None without one."""
 
 
 class Snapshot(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -42,13 +43,68 @@ class Finisher(Protocol):
         """The process ends with `status`; called once or more, from any thread."""
 
     def defer(self, end: Callable[[], None]) -> bool:
-        """Whether `end` will be called as soon as the step in hand is recorded.
+        """Whether `end` will be called soon: once the main thread leaves a critical section.
 
-        False if no step is in hand: then the caller goes on by itself.
+        False if it is in none: then the caller goes on by itself.
         """
 
     def hurry(self) -> None:
         """A second signal: wait for nothing more."""
+
+
+class Critical:
+    """A section of the main thread that no signal's handler may end the process in.
+
+    A handler runs between any two instructions of the main thread: in the middle of recording a
+    step, or with a lock in hand that the end needs, too. Sections may be nested; in other threads
+    they are nothing special, since those run on while the process ends.
+    """
+
+    __slots__ = ("_deferred", "_depth", "_main")
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._depth = 0
+        self._deferred: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main:
+            self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._depth -= 1
+        if self._deferred is not None and not self._depth:
+            deferred, self._deferred = self._deferred, None
+            deferred()
+
+    def defer(self, end: Callable[[], None]) -> bool:
+        """Have `end` called once the section is left; False if the main thread is in none."""
+        if self._depth:
+            self._deferred = end
+        return self._depth > 0
+
+
+def comes_from_handler(error: BaseException) -> bool:
+    """Whether a handler of a signal, the trainer's own, has raised it in the middle of our code."""
+    codes = set()
+    for signum in signal.valid_signals():
+        handler = signal.getsignal(signum)
+        code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+        if code is not None:
+            codes.add(code)
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Ending:
@@ -60,8 +116,10 @@ class Ending:
         self._uncaught: BaseException | None = None
         self._excepthook: Callable[..., Any] = sys.__excepthook__
         self._previous: Any = None
+        self._handling = False
         self._terminated = False
         self._in_main_thread = threading.Event()
+        self._in_thread = False
         self._bell: tuple[socket.socket, socket.socket] | None = None
 
     @property
@@ -86,6 +144,7 @@ class Ending:
         """In a forked child: its end is not the trainer's end."""
         self._finishers = []
         self._uninstall()
+        self._uninstall_signal()
 
     def _install(self) -> None:
         self._installed = True
@@ -101,6 +160,8 @@ class Ending:
         previous = signal.getsignal(signal.SIGTERM)
         if previous is None or previous is signal.SIG_IGN:
             return  # not ours to change: SIGTERM is handled outside of Python, or has no effect
+        if previous == self._on_signal:
+            return  # left by an exporter that was closed in another thread
         self._previous = previous
         signal.signal(signal.SIGTERM, self._on_signal)
         if previous is signal.SIG_DFL:
@@ -128,18 +189,25 @@ class Ending:
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._excepthook
         atexit.unregister(self._at_exit)
-        fork.unwatch(self)
-        with contextlib.suppress(ValueError):  # not the main thread
-            if self._bell is not None:
-                wakeup = signal.set_wakeup_fd(-1)
-                if wakeup not in (-1, self._bell[1].fileno()):
-                    signal.set_wakeup_fd(wakeup)
-            if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._on_signal:
-                signal.signal(signal.SIGTERM, self._previous)
+        try:
+            self._uninstall_signal()
+            fork.unwatch(self)
+        except ValueError:
+            # Not in the main thread, so that the hooks stay, to be taken over by the next exporter
+            # or to let SIGTERM have its default effect. The bell, above all, must stay open: the
+            # interpreter would write into whatever file is given its number next.
+            log.debug("closed outside of the main thread: the signal's hooks stay")
+
+    def _uninstall_signal(self) -> None:
         if self._bell is not None:
+            wakeup = signal.set_wakeup_fd(-1)
+            if wakeup not in (-1, self._bell[1].fileno()):
+                signal.set_wakeup_fd(wakeup)
             for end in self._bell:
                 end.close()
             self._bell = None
+        if self._previous is not None and signal.getsignal(signal.SIGTERM) == self._on_signal:
+            signal.signal(signal.SIGTERM, self._previous)
 
     def _on_uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -163,27 +231,35 @@ class Ending:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if self._previous is signal.SIG_DFL and self._terminated:
-            if self._in_main_thread.is_set():
-                for finisher in list(self._finishers):
-                    finisher.hurry()
-                return
-            self._in_main_thread.set()  # too late: the other thread is about to end the process
-            threading.Event().wait()
-        self._terminated = True
-        self._in_main_thread.set()
-        if callable(self._previous):
-            self._previous(signum, frame)
+            if self._in_thread:  # too late: the other thread is about to end the process
+                threading.Event().wait()
+            for finisher in list(self._finishers):
+                finisher.hurry()
             return
-        # A handler runs between any two instructions of the training thread, also in the middle of
-        # recording a step: then the end waits for the microseconds until the step is whole.
-        if not any(finisher.defer(self._terminate) for finisher in list(self._finishers)):
+        self._terminated = True
+        end = functools.partial(self._go_on, signum, frame)
+        if not any(finisher.defer(end) for finisher in list(self._finishers)):
+            end()
+
+    def _go_on(self, signum: int, frame: FrameType | None) -> None:
+        """What the signal would have done without us, after our own part of it."""
+        self._in_main_thread.set()
+        if not callable(self._previous) or self._handling:
+            # A handler of the trainer's that was set over ours calls it, and was then taken for
+            # the one before ours: the one before both was the default.
             self._terminate()
+            return
+        self._handling = True
+        try:
+            self._previous(signum, frame)
+        finally:
+            self._handling = False
 
     def _terminate(self) -> None:
         """Finish, then die of SIGTERM as if nobody had handled it."""
         self._finish("terminated", None)
         # From C, since Python sets handlers in the main thread only.
-        ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
+        ctypes.CDLL(None).signal(int(signal.SIGTERM), ctypes.c_void_p(0))
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _listen(self, reader: socket.socket) -> None:
@@ -195,7 +271,7 @@ class Ending:
             if not numbers:
                 return
             if signal.SIGTERM in numbers and not self._in_main_thread.wait(_MAIN_THREAD_S):
-                self._terminated = True
+                self._terminated = self._in_thread = True
                 self._terminate()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from health_exporter.errors import StateError
 from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
 from health_exporter.runtime.device_scalar import DeviceScalar, on_device
-from health_exporter.runtime.ending import ENDING
+from health_exporter.runtime.ending import ENDING, Critical, comes_from_handler
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.run import Run
@@ -43,6 +44,11 @@ log = logging.getLogger(__name__)
 _MAX_IN_FLIGHT = 8
 """Steps whose scalars may still be on the device: a trainer that queues more steps than that ahead
 of its device is made to wait for it."""
+
+
+_END_S = 10.0
+"""SIGTERM waits this long for an end that is under way in another thread: the last receipt takes at
+most half of it."""
 
 
 class HealthExporter:
@@ -86,12 +92,13 @@ class HealthExporter:
         self._complaints = Complaints(log)
         self._progress = Progress(self.settings)
         self._state = "starting"
+        self._error: BaseException | None = None
         self._closed = False
         self._inert = False  # in a forked child
         self._closing = threading.Lock()
-        self._recording = False
-        self._deferred_end: Callable[[], None] | None = None
-        self._in_flight: deque[tuple[dict[str, Any], bool]] = deque()
+        self._ended = threading.Event()
+        self._critical = Critical()
+        self._in_flight: deque[dict[str, Any]] = deque()
         self._run = Run(self.settings, self.identity, self.monitor) if self.rank == 0 else None
         # The first scrape must see the counters that an earlier process left, or they would seem
         # to start from nothing.
@@ -129,7 +136,7 @@ class HealthExporter:
     @property
     def state(self) -> str:
         """One of `starting`, `running`, `finished`, `terminated`, `interrupted`, `failed`."""
-        return self._state
+        return self._state if self._run is None else self._run.state
 
     def observe_step(
         self,
@@ -166,20 +173,18 @@ class HealthExporter:
         """
         if self._inert:
             return []
-        self._recording = True
-        try:
-            if self._closed:
-                raise RuntimeError(f"observe_step({step!r}) after close()")
-            return self._observe(step, loss, grad_norm, step_time_s, batch_size, restart)
-        except Exception as error:
-            self._reject(error)
-            if self.settings.strict:
-                raise
-            return []
-        finally:
-            self._recording = False
-            if self._deferred_end is not None:
-                self._deferred_end()
+        with self._critical:
+            try:
+                if self._closed:
+                    raise RuntimeError(f"observe_step({step!r}) after close()")
+                return self._observe(step, loss, grad_norm, step_time_s, batch_size, restart)
+            except Exception as error:
+                if comes_from_handler(error):
+                    raise
+                self._reject(error)
+                if self.settings.strict:
+                    raise
+                return []
 
     def _observe(
         self,
@@ -217,7 +222,7 @@ class HealthExporter:
             if on_device(observation[name]):
                 observation[name] = DeviceScalar(observation[name], name)
                 late = True
-        self._in_flight.append((observation, late))
+        self._in_flight.append(observation)
         return self._judge_in_flight(keep=1 if late else 0)
 
     def _judge_in_flight(self, keep: int) -> list[Anomaly]:
@@ -225,29 +230,38 @@ class HealthExporter:
 
         With `keep` 0 it waits for all of them.
         """
-        assert self._run is not None
         found: list[Anomaly] = []
         while len(self._in_flight) > keep:
-            observation, _ = self._in_flight[0]
-            scalars = [v for v in observation.values() if isinstance(v, DeviceScalar)]
-            if (
-                keep
-                and len(self._in_flight) <= _MAX_IN_FLIGHT
-                and not all(scalar.ready() for scalar in scalars)
-            ):
+            is_crowded = len(self._in_flight) > _MAX_IN_FLIGHT
+            if keep and not is_crowded and not self._has_arrived(surely=False):
                 break
-            self._in_flight.popleft()
-            values = {
-                name: value.read() if isinstance(value, DeviceScalar) else value
-                for name, value in observation.items()
-            }
+            found += self._judge_oldest()
+        return found
+
+    def _judge_rest(self, *, wait: bool) -> None:
+        """Judge the steps in flight: all of them, or those whose values surely have arrived."""
+        while self._in_flight and (wait or self._has_arrived(surely=True)):
             try:
-                found += self._run.observe(**values)
-            except (TypeError, ValueError) as error:
+                self._judge_oldest()
+            except Exception as error:
+                if comes_from_handler(error):
+                    raise
                 self._reject(error)
                 if self.settings.strict:
                     raise
-            self._state = self._run.state
+
+    def _has_arrived(self, *, surely: bool) -> bool:
+        scalars = [v for v in self._in_flight[0].values() if isinstance(v, DeviceScalar)]
+        return all(scalar.ready(surely=surely) for scalar in scalars)
+
+    def _judge_oldest(self) -> list[Anomaly]:
+        assert self._run is not None
+        values = {
+            name: value.read() if isinstance(value, DeviceScalar) else value
+            for name, value in self._in_flight.popleft().items()
+        }
+        found = self._run.observe(**values)
+        self._state = self._run.state
         return found
 
     def _reject(self, error: Exception) -> None:
@@ -286,10 +300,11 @@ class HealthExporter:
 
         Ranks other than 0 have nothing to carry: {}.
         """
-        if self._run is None:
+        if self._run is None or self._inert:
             return {}
-        self._judge_in_flight(keep=0)
-        return self._run.state_dict()
+        with self._critical:
+            self._judge_rest(wait=True)
+            return self._run.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a checkpoint: the next step is the first after a resume.
@@ -298,22 +313,24 @@ class HealthExporter:
             StateError: With `strict` only: the state is damaged, or of a newer version. Otherwise
                 that is logged, and the record on disk, if any, is gone on from.
         """
-        if self._run is None or not state_dict:
+        if self._run is None or self._inert or not state_dict:
             return
-        try:
-            self._run.load_state_dict(state_dict)
-        except StateError as error:
-            self._complaints.warn("state", "state_dict not loaded", error)
-            if self.settings.strict:
-                raise
+        with self._critical:
+            try:
+                self._run.load_state_dict(state_dict)
+            except StateError as error:
+                self._complaints.warn("state", "state_dict not loaded", error)
+                if self.settings.strict:
+                    raise
 
     def report(self) -> dict[str, Any]:
         """The receipt so far, as strict JSON; on ranks other than 0, what the rank knows of itself.
 
         It is described by `report.schema.json` in the package.
         """
-        if self._run is not None:
-            return self._run.report()
+        if self._run is not None and not self._inert:
+            with self._critical:
+                return self._run.report()
         own = self.rank_view()
         return {"run": self.settings.run, "rank": self.rank, "status": own.state, "step": own.step}
 
@@ -331,6 +348,7 @@ class HealthExporter:
             dict(progress.phase_seconds),
             progress.timeout_s,
             self._watch.connected,
+            None if self._error is None else type(self._error).__name__,
         )
 
     def snapshot(self) -> Snapshot:
@@ -385,11 +403,22 @@ class HealthExporter:
 
     def finish(self, status: str, error: BaseException | None) -> None:
         """`close`, with the exception that ended the run; called by the process's end too."""
-        if self._inert or not self._closing.acquire(blocking=False):
-            return  # it ends already, in another thread or for good: the lock is never given back
+        if self._inert:
+            return
+        if not self._closing.acquire(blocking=False):  # the lock is never given back
+            if status == "terminated":  # then the process goes, and the receipt should be whole
+                self.hurry()
+                self._ended.wait(_END_S)
+            return
+        with self._critical:
+            self._finish_once(status, error)
+
+    def _finish_once(self, status: str, error: BaseException | None) -> None:
         try:
             self._end(status, error)
-        except Exception as problem:  # noqa: BLE001  # logged; the process's end stays what it was
+        except Exception as problem:
+            if comes_from_handler(problem):
+                raise
             self._complaints.warn("end", "the run's end is incomplete", problem, trace=True)
         finally:
             self._closed = True
@@ -397,22 +426,30 @@ class HealthExporter:
             fork.unwatch(self)
             self._watch.close()
             self._server.close()
+            self._ended.set()
 
     def _end(self, status: str, error: BaseException | None) -> None:
-        if self._in_flight and not isinstance(error, RuntimeError):
-            # Not after an error of the device, where reading from it raises the same again.
-            self._judge_in_flight(keep=0)
+        began = time.monotonic()
+        # Only after a normal end is the device waited for: after any other it may hang for good,
+        # as in a collective of which a rank is gone.
+        try:
+            self._judge_rest(wait=status == "finished")
+        except Exception as problem:  # noqa: BLE001  # counted already; the receipt matters more
+            log.debug("the last steps are not judged: %r", problem)
+        self._error = error if status == "failed" else None
         self._state = status
         self._watch.say_goodbye(status)
         if self._run is not None:
             self._run.finish(status, error)
-        self._server.linger(self.settings.linger_s)
+        # A scrape could see the end since `finish` set the state; a slow disk must not make the
+        # end longer than a launcher's grace.
+        self._server.linger(max(0.0, self.settings.linger_s - (time.monotonic() - began)))
 
     def defer(self, end: Callable[[], None]) -> bool:
-        """Have `end` called once the step in hand is recorded; False if none is."""
-        if self._recording:
-            self._deferred_end = end
-        return self._recording
+        """Have `end` called once what the main thread does here is whole; False if it is."""
+        if self._closing.locked():
+            self.hurry()
+        return self._critical.defer(end)
 
     def hurry(self) -> None:
         """Do not wait for a last scrape."""

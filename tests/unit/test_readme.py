@@ -30,14 +30,9 @@ def settings_table() -> str:
 
 def with_tables(readme: str) -> str:
     for name, table in (("settings", settings_table()), ("metrics", markdown_table())):
-        readme, n = re.subn(
-            rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)",
-            lambda found, table=table: found[1] + table + found[2],
-            readme,
-            count=1,
-            flags=re.S,
-        )
-        assert n == 1, f"README has no place for the table of {name}"
+        place = re.search(rf"<!-- {name}: .*? -->\n(.*?)<!-- end -->", readme, re.S)
+        assert place, f"README has no place for the table of {name}"
+        readme = readme[: place.start(1)] + table + readme[place.end(1) :]
     return readme
 
 
