@@ -118,6 +118,16 @@ def test_an_outage_may_end_in_the_next_process():
     assert [anomaly.step for anomaly in later.check_rank_liveness(14)] == [8]
 
 
+def test_an_outage_that_ended_stays_as_it_was_in_the_next_process():
+    monitor = beaten("a")
+    monitor.check_rank_liveness(16)
+    monitor.observe_rank_step("a", 20)
+    later = TrainingHealthMonitor(rank_heartbeat_threshold=5)
+    later.load_state_dict(json.loads(json.dumps(monitor.state_dict())))
+    later.observe_rank_step("a", 25)
+    assert outages(later) == outages(monitor)
+
+
 def test_who_was_seen_is_not_carried_into_the_next_process():
     later = TrainingHealthMonitor(rank_heartbeat_threshold=5)
     later.load_state_dict(beaten("a").state_dict())

@@ -125,6 +125,18 @@ def test_a_report_is_a_copy():
     assert monitor.report() == eventful().report()
 
 
+@pytest.mark.parametrize("times", [[2.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [2.0, 2.0]], ids=str)
+def test_extremes_of_step_times(times):
+    monitor = TrainingHealthMonitor(flop_config=CONFIG, peak_flops_per_sec=72_576)
+    for step, step_time_s in enumerate(times):
+        monitor.observe_step(step, 1.0, step_time_s=step_time_s)
+    report = monitor.report()
+    listed = report["step_time_s"]
+    assert (listed["min"], listed["max"]) == (min(times), max(times))
+    listed = report["mfu"]
+    assert (listed["min"], listed["max"]) == (1.0 / max(times), 1.0 / min(times))
+
+
 def test_lists_keep_the_newest_and_counts_are_exact():
     monitor = TrainingHealthMonitor(flop_config=CONFIG, peak_flops_per_sec=1e9)
     for step in range(12_000):
