@@ -29,9 +29,9 @@ store has, would be taken for dead; a third of it is the most."""
 _CALL_S = 12.0
 """After this long a call is given up: a little longer than the store's own client waits."""
 
-_LOOK_S = 1.0
-"""How often rank 0 looks whether the processes of its own machine still exist: microseconds each,
-and a killed one is known within a second."""
+_LOOK_S = 0.5
+"""How often rank 0 looks whether the processes of its own machine still exist: some 30 microseconds
+each, and a killed one is known within a second."""
 
 _IMPORT_S = 5.0
 """Time for the trainer to import torch itself, before it is imported for it."""
@@ -89,6 +89,7 @@ class BeatExchange:
         self._interval_s = beat_interval_s
         self._process = process_identity()
         self._beats = 0
+        self._own: Beat | None = None
         self._probe = ProcessProbe()
         self._link: Link | None = None
         self._caller: Caller | None = None
@@ -145,21 +146,24 @@ class BeatExchange:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; returns within `timeout_s`, even if the store hangs. May be called twice."""
-        if os.getpid() != self._pid or not self._thread.is_alive():
-            return
+        if os.getpid() != self._pid:
+            return  # threads do not survive a fork, and locks may have been held
         deadline = time.monotonic() + timeout_s
         self._stop = True
         self._wake.set()
-        if threading.current_thread() is not self._thread:
+        if self._thread.is_alive():
             self._thread.join(timeout_s)
-            for caller in (self._caller, self._prober):
-                if caller is not None:
-                    caller.close(max(0.0, deadline - time.monotonic()))
+        for caller in (self._caller, self._prober):
+            if caller is not None:
+                caller.close(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while not self._stop:
             began = time.monotonic()
-            self._guard("beat round", self._round)
+            try:
+                self._round()
+            except Exception as error:  # noqa: BLE001 - logged; the thread survives any callback
+                self._complain("round of beats", error)
             if self._goodbye_sent.is_set() and self._rank != 0:
                 return  # rank 0 goes on: it may outlive the others
             self._sleep_until(began + self._interval_s)
@@ -181,21 +185,29 @@ class BeatExchange:
         # is then among them.
         ended = self._probe.ended() if self._rank == 0 else []
         beats = self._exchange(own, at_once=goodbye is not None)
-        if goodbye is not None and self._connected:
-            self._goodbye_sent.set()
-        if self._rank != 0:
-            return
-        others = [beat for beat in beats if beat.rank != 0]
-        if self._connected:
-            self._report_gone(ended, others)
-        self._on_beats([own, *others], self._connected)
+        try:
+            if self._rank == 0:
+                others = [beat for beat in beats if beat.rank != 0]
+                if self._connected:
+                    self._report_gone(ended, others)
+                self._on_beats([own, *others], self._connected)
+        finally:
+            if goodbye is not None and self._connected:
+                self._goodbye_sent.set()
 
     def _own_beat(self, goodbye: str | None) -> Beat:
         self._beats += 1
+        try:
+            self._own = self._make_beat()
+        except Exception as error:
+            if self._own is None:
+                raise
+            # A process that still beats lives, whatever is wrong with what it would say.
+            self._complain("beat of this rank", error)
         changes: dict[str, object] = {"beats": self._beats, "process": self._process}
         if goodbye is not None:
             changes["state"] = goodbye
-        return dataclasses.replace(self._make_beat(), **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self._own, **changes)  # type: ignore[arg-type]
 
     def _exchange(self, own: Beat, *, at_once: bool) -> Sequence[Beat]:
         link, caller = self._link, self._caller
@@ -206,12 +218,16 @@ class BeatExchange:
         try:
             timeout_s = min(_CALL_S, 2 * self._interval_s + 1)
             beats = caller.call(lambda: link.exchange(own), timeout_s)
-        except (RuntimeError, OSError, ValueError) as error:  # torch's errors are RuntimeErrors
-            if self._connected:
+        except Exception as error:  # noqa: BLE001 - logged; torch may raise anything
+            what = "is gone" if self._connected else "cannot be reached"
+            if self._connected or what not in self._troubles:
+                self._troubles.add(what)
+                why = str(error).partition("\n")[0] or type(error).__name__
                 log.warning(
-                    "beats of the other ranks: the job's store is gone (%s); "
-                    "trying again until it is back",
-                    str(error).partition("\n")[0] or type(error).__name__,
+                    "beats of the other ranks: the job's store %s (%s); trying again until it "
+                    "answers",
+                    what,
+                    why,
                 )
             self._connected = False
             return ()
@@ -246,15 +262,12 @@ class BeatExchange:
         except TimeoutError:
             return ()
 
-    def _guard(self, part: str, action: Callable[[], None]) -> None:
-        """Run it; the thread survives whatever a callback does. Each trouble is logged once."""
-        try:
-            action()
-        except Exception as error:
-            trouble = f"{part}: {type(error).__name__}"
-            if trouble not in self._troubles:
-                self._troubles.add(trouble)
-                log.exception("health exporter, %s failed", part)
+    def _complain(self, part: str, error: Exception) -> None:
+        """Log each trouble once."""
+        trouble = f"{part}: {type(error).__name__}"
+        if trouble not in self._troubles:
+            self._troubles.add(trouble)
+            log.error("health exporter, %s failed", part, exc_info=error)
 
 
 def _close_if_alive(reference: weakref.ref[BeatExchange]) -> None:

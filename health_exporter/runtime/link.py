@@ -16,6 +16,8 @@ _ROSTER = "roster"
 not exist waits for it, and so would a rank that never comes make rank 0 wait."""
 
 _FIRST_RETRY_S = 1.0
+_NOT_YET_RETRY_S = 3.0
+"""While there is no store yet, which is ordinary at the start: one refused connection each time."""
 
 
 class Link:
@@ -51,7 +53,7 @@ class Link:
             None while there is no store; an empty list on other ranks than 0.
 
         Raises:
-            RuntimeError, OSError: The store is gone.
+            RuntimeError, OSError: The store is gone, or none answered.
         """
         try:
             store = self._store
@@ -61,7 +63,7 @@ class Link:
                     return None
                 store = self._open_store()
             if store is None:
-                self._back_off()
+                self._back_off(_NOT_YET_RETRY_S)
                 return None
             store.set(f"{self._rank}", own.encode())
             if not joined:
@@ -69,14 +71,14 @@ class Link:
                 self._store = store
                 self._retry_s = min(_FIRST_RETRY_S, self._last_retry_s)
             return self._read(store) if self._rank == 0 else []
-        except (RuntimeError, OSError):
+        except Exception:
             self._store = None
-            self._back_off()
+            self._back_off(self._last_retry_s)
             raise
 
-    def _back_off(self) -> None:
+    def _back_off(self, longest_s: float) -> None:
         self._retry_at = time.monotonic() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, self._last_retry_s)
+        self._retry_s = min(2 * self._retry_s, longest_s, self._last_retry_s)
 
     def _read(self, store: Store) -> list[Beat]:
         if len(self._come) < self._world_size:

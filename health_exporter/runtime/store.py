@@ -71,7 +71,7 @@ class JobStore:
         # ordinary case until the trainer has opened its store: so ask first.
         if distributed is None or address is None or not _listens(*address):
             return None
-        before = _descriptors()
+        before = _sockets()
         client = distributed.TCPStore(
             *address,
             None,
@@ -150,23 +150,34 @@ def _listens(host: str, port: int) -> bool:
         return False
 
 
-def _descriptors() -> set[str]:
+def _sockets() -> set[tuple[int, str]]:
+    """Descriptors of this process's sockets, each with the kernel's own name of the socket.
+
+    The number alone would not do: another thread may close one and the next gets its number.
+    """
+    found: set[tuple[int, str]] = set()
     try:
-        return set(os.listdir("/proc/self/fd"))
+        names = os.listdir("/proc/self/fd")
     except OSError:  # not Linux
-        return set()
+        return found
+    for name in names:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                found.add((int(name), target))
+    return found
 
 
-def _new_connection(before: set[str], port: int) -> int | None:
+def _new_connection(before: set[tuple[int, str]], port: int) -> int | None:
     """The one new descriptor that is connected to `port` of somewhere; None if not just one is.
 
     torch does not tell its client's descriptor. It is only ever polled.
     """
-    if not before or socket.getdefaulttimeout() is not None or not hasattr(select, "POLLRDHUP"):
+    if socket.getdefaulttimeout() is not None or not hasattr(select, "POLLRDHUP"):
         return None  # a socket object made under a default timeout would turn it non-blocking
     found = []
-    for name in _descriptors() - before:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+    for descriptor, _ in _sockets() - before:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as sock:
             if sock.getpeername()[1] == port:
-                found.append(int(name))
+                found.append(descriptor)
     return found[0] if len(found) == 1 else None
