@@ -144,6 +144,11 @@ def test_a_wrapped_model_is_unwrapped():
     assert flop_config_from_causal_lm(Sized(module=model), 8).n_params == 100
 
 
+def test_a_model_with_a_part_called_module_is_not_unwrapped():
+    model = Sized(100, 50, n_layer=2, n_head=2, d_model=16, module=Sized(100))
+    assert flop_config_from_causal_lm(model, 8).n_params == 150
+
+
 def test_a_model_of_another_kind_says_what_it_lacks():
     with pytest.raises(AttributeError, match="n_head"):
         flop_config_from_causal_lm(Sized(100, n_layer=2, d_model=16), 8)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from health_exporter import ModelFlopConfig, TrainingHealthMonitor
+from health_exporter import Anomaly, ModelFlopConfig, TrainingHealthMonitor
 from health_exporter.errors import HealthExporterError, StateError
 
 CONFIG = ModelFlopConfig(n_params=1000, n_layer=2, n_head=2, d_model=16, seq_len=8)
@@ -305,6 +305,14 @@ def test_a_flag_that_is_none_is_damage(value):
 )
 def test_what_contradicts_the_rest_is_damage(path, value):
     check_refused(damaged(path, value))
+
+
+def test_a_rank_may_have_died_before_its_first_step():
+    monitor = TrainingHealthMonitor()
+    monitor.add_anomaly(Anomaly(-1, "dead_rank", 600.0, 600.0, None, -1, rank="3"))
+    later = TrainingHealthMonitor()
+    later.load_state_dict(through_json(monitor.state_dict()))
+    assert later.anomalies == monitor.anomalies
 
 
 def test_a_rank_may_have_the_name_of_a_number():
