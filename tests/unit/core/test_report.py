@@ -173,7 +173,7 @@ def test_continuity_stays_broken_when_the_discontinuity_is_no_longer_listed():
 
 @pytest.mark.parametrize(
     ("preset", "further_steps"),
-    [(TrainingHealthMonitor, 100_000), (TrainingHealthMonitor.production, 25_000)],
+    [(TrainingHealthMonitor, 100_000), (TrainingHealthMonitor.production, 10_000)],
 )
 def test_further_steps_add_less_than_a_mebibyte(preset, further_steps):
     monitor = preset(flop_config=CONFIG, peak_flops_per_sec=1e9, rank_heartbeat_threshold=3)
