@@ -9,6 +9,10 @@ code. A trainer that hangs in a collective never does, and a process that SIGTER
 at once would then hang until SIGKILL. So the interpreter is also asked to write the signal's
 number into a socket, and a thread that reads it finishes in place of a main thread that does not
 come.
+
+A child that was just forked, or forked by native code, still has the handler and the socket. So a
+fork is made with SIGTERM blocked until the child has let go of both, and the kernel is asked who
+has written the number.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -30,6 +35,9 @@ from typing import Any, Protocol
 from health_exporter.export import fork
 
 log = logging.getLogger(__name__)
+
+_UCRED = struct.Struct("iII")
+"""The kernel's `struct ucred`: process, user and group that have written to a socket."""
 
 _MAIN_THREAD_S = 2.0
 """The main thread is given this long to handle a signal itself, so that the receipt holds its last
@@ -113,6 +121,8 @@ class Ending:
     def __init__(self) -> None:
         self._finishers: list[Finisher] = []
         self._installed = False
+        self._hooked = False
+        self._forking = threading.local()
         self._uncaught: BaseException | None = None
         self._excepthook: Callable[..., Any] = sys.__excepthook__
         self._previous: Any = None
@@ -151,10 +161,27 @@ class Ending:
         self._excepthook, sys.excepthook = sys.excepthook, self._on_uncaught
         atexit.register(self._at_exit)
         fork.watch(self)
+        if not self._hooked:
+            # After those of `fork`, which have then let go of the handler in the child.
+            os.register_at_fork(
+                before=self._block, after_in_parent=self._unblock, after_in_child=self._unblock
+            )
+            self._hooked = True
         if threading.current_thread() is threading.main_thread():
             self._install_signal()
         else:
             log.info("not in the main thread: SIGTERM will leave no receipt")
+
+    def _block(self) -> None:
+        """Before a fork: a SIGTERM to the child waits until the child has its own handlers."""
+        self._forking.mask = (
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if self._installed else None
+        )
+
+    def _unblock(self) -> None:
+        mask = getattr(self._forking, "mask", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _install_signal(self) -> None:
         previous = signal.getsignal(signal.SIGTERM)
@@ -169,6 +196,7 @@ class Ending:
 
     def _install_bell(self) -> None:
         reader, writer = socket.socketpair()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         writer.setblocking(False)
         taken = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         if taken != -1:  # an event loop's: it would miss its signals
@@ -265,12 +293,16 @@ class Ending:
     def _listen(self, reader: socket.socket) -> None:
         while True:
             try:
-                numbers = reader.recv(64)
+                numbers, ancillary, _, _ = reader.recvmsg(64, socket.CMSG_SPACE(_UCRED.size))
             except OSError:
                 return
             if not numbers:
                 return
-            if signal.SIGTERM in numbers and not self._in_main_thread.wait(_MAIN_THREAD_S):
+            if (
+                signal.SIGTERM in numbers
+                and any(_UCRED.unpack(who)[0] == os.getpid() for _, _, who in ancillary)
+                and not self._in_main_thread.wait(_MAIN_THREAD_S)
+            ):
                 self._terminated = self._in_thread = True
                 self._terminate()
 

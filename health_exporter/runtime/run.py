@@ -181,6 +181,7 @@ class Run:
         name = self.settings.run
         self._put_aside(f"run {name!r} begins again at or before its first step {first_step}")
         self.judge.reset()
+        self._resuming = False
         self.receipts.event("new_run", put_aside=self._aside)
         self.receipts.request()
 
@@ -404,7 +405,12 @@ def _at_or_before(step: object, first_step: int) -> bool:
 
 
 def _exception(error: BaseException) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": str(error)[:2000]}
+    try:
+        message = str(error)[:2000]
+    except Exception as problem:  # noqa: BLE001  # the trainer's own class; the rest is worth more
+        log.debug("the exception has no text: %r", problem)
+        message = ""
+    return {"type": type(error).__name__, "message": message}
 
 
 def _iso(unix_time: float) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.stack.prometheus_server import PrometheusServer
+from tests.stack.trainer_script import Script, StartScript
 
 StartPrometheus = Callable[..., PrometheusServer]
 
@@ -26,3 +27,18 @@ def prometheus(tmp_path: Path) -> Iterator[StartPrometheus]:
             return servers.enter_context(PrometheusServer(folder, **arguments))  # type: ignore[arg-type]
 
         yield start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartScript]:
+    """Starts a trainer's script in a process of its own; it ends with the test."""
+    started: list[Script] = []
+
+    def begin(body: str, **arguments: object) -> Script:
+        arguments.setdefault("folder", tmp_path / f"receipts-{len(started)}")
+        started.append(Script(body, **arguments))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for script in started:
+        script.dispose()
