@@ -15,6 +15,8 @@ from health_exporter.core.record import RunRecord
 from health_exporter.core.signal import Signal
 from health_exporter.errors import StateError
 
+_INTEGER_END = 2**63  # larger ones are refused, by `argument.integer`
+
 STATE_VERSION = 1
 
 
@@ -130,7 +132,7 @@ class TrainingHealthMonitor:
             ValueError: An argument is out of range, or `step` goes back without `restart`.
                 Nothing has been recorded then.
         """
-        if type(step) is not int or step < 0:
+        if type(step) is not int or not 0 <= step < _INTEGER_END:
             step = argument.integer(step, "step", minimum=0)
         if type(loss) is not float:
             loss = argument.real(loss, "loss")
@@ -143,10 +145,12 @@ class TrainingHealthMonitor:
             type(step_time_s) is float and step_time_s > 0.0 and isfinite(step_time_s)
         ):
             step_time_s = argument.finite(step_time_s, "step_time_s", above=0.0)
-        if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        if batch_size is not None and (
+            type(batch_size) is not int or not 0 < batch_size < _INTEGER_END
+        ):
             batch_size = argument.integer(batch_size, "batch_size", minimum=1)
         if restart is not False:
-            argument.boolean(restart, "restart")
+            restart = argument.boolean(restart, "restart")
         run = self.run
         if step <= run.last_step and not restart:
             raise ValueError(
@@ -262,7 +266,7 @@ class TrainingHealthMonitor:
             judgement = self._judgement.restored(state_dict)
             run = RunRecord.from_state(state_dict["run"], self.run)
             liveness = StepLiveness(self.rank_heartbeat_threshold)
-            liveness.load(state_dict["outages"], int(state_dict["n_outages"]))
+            liveness.load(state_dict["outages"], state_dict["n_outages"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StateError):
                 raise

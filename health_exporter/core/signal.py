@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from health_exporter.core import argument, strict_json
 from health_exporter.core.baseline import SPREAD_FLOOR, RollingBaseline
 
 
@@ -56,7 +57,7 @@ class Signal:
 
     def state(self) -> dict[str, Any]:
         """What `restored` needs."""
-        return {"baseline": self.baseline.state(), "reference": self.reference}
+        return {"baseline": self.baseline.state(), "reference": strict_json.encode(self.reference)}
 
     def restored(self, state: Mapping[str, Any]) -> Signal:
         """A signal like this one, with a saved window; of a longer one, the newest values.
@@ -70,5 +71,16 @@ class Signal:
             signal.baseline.update(value)
         if state["reference"] is not None:
             median, spread = state["reference"]
-            signal.reference = (float(median), float(spread))
+            signal.reference = (
+                argument.finite(median, "median"),
+                _spread(strict_json.number(spread)),
+            )
         return signal
+
+
+def _spread(value: object) -> float:
+    """A saved spread, which overflows to infinity for values at the end of the floats' range."""
+    spread = argument.real(value, "spread")
+    if not spread >= 0.0:
+        raise ValueError(f"spread must be >= 0, got {spread}")
+    return spread
