@@ -144,6 +144,13 @@ def _check(args: argparse.Namespace) -> None:
 def _source(args: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[], list[Target]]:
     """Where the targets are looked up; it raises SettingsError when they cannot be."""
 
+    said: set[str] = set()
+
+    def complain(line: str) -> None:
+        if line not in said:  # once, not at every look
+            said.add(line)
+            sys.stderr.write(f"health-exporter: {line}\n")
+
     def from_hostfile() -> list[Target]:
         with _naming("--hostfile", args.hostfile):
             return list(_host_targets(_read_hostfile(args.hostfile), args))
@@ -157,7 +164,8 @@ def _source(args: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[]
 
     def from_receipts() -> list[Target]:
         with _naming("--receipts", args.receipts):
-            return registered_targets(read_registered(Path(args.receipts), args.run))
+            found = read_registered(Path(args.receipts), args.run, on_damaged=complain)
+            return registered_targets(found)
 
     if args.hostfile is not None:
         return from_hostfile

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.run import Run
 from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
-from health_exporter.runtime.target import join_address
+from health_exporter.runtime.target import Target, join_address
 from health_exporter.runtime.watch import Watch
 from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
 
@@ -374,6 +374,11 @@ class HealthExporter:
     def standing(self) -> Standing | None:
         """How the ranks stand; None on ranks other than 0, and before the first judgement."""
         return self._watch.standing
+
+    @property
+    def registered(self) -> Sequence[Target]:
+        """Targets that ranks have left on disk; none on ranks other than 0."""
+        return self._watch.registered
 
     def scraped(self) -> None:
         """A scrape has been answered."""

@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 FOLDER = "ranks"
 
+_LOOK_S = 30.0
+"""How often rank 0 looks for the registrations of ranks that it has not heard of. 16,384 of them
+take half a second of a core, and that only while some rank is missing."""
+
 _CLOSE_S = 1.0
 """At the end, the file is waited for no longer: the folder may be on a file system that hangs."""
 
@@ -90,15 +94,24 @@ class Registration:
     Args:
         settings: Settings.
         identity: Who this process is.
+        any_missing: On rank 0: whether there are ranks that it has not heard of.
         wall: Unix time in seconds.
     """
 
     def __init__(
-        self, settings: Settings, identity: Identity, *, wall: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        identity: Identity,
+        *,
+        any_missing: Callable[[], bool],
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._identity = identity
+        self._any_missing = any_missing
         self._wall = wall
+        self.found: Sequence[Target] = ()  # on rank 0; the other ranks' among them
+        self._closing = threading.Event()
         folder = run_folder(settings.receipt_dir, settings.run) / FOLDER
         self.path = folder / f"rank-{identity.rank}.json"
         self._written: Registered | None = None
@@ -124,6 +137,7 @@ class Registration:
     def close(self, state: str) -> None:
         """Take the file away if `state` is `finished`, else note the state; takes 1 s at most."""
         deadline = time.monotonic() + _CLOSE_S
+        self._closing.set()
         if self._thread is None or not self._join(deadline) or self._written is None:
             return
         self._spawn(lambda: self._end(state))
@@ -150,6 +164,21 @@ class Registration:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, registered.text(), sync=False)
         self._written = registered
+        if self._identity.rank != 0 or self._identity.world_size == 1:
+            return
+        # After the own one, which says how many ranks there are now.
+        self._look()
+        while not self._closing.wait(_LOOK_S) and self._any_missing():
+            self._look()
+
+    def _look(self) -> None:
+        settings = self._settings
+        try:
+            found = read_registered(Path(settings.receipt_dir), settings.run, on_damaged=log.debug)
+        except (ReceiptError, OSError) as error:  # the folder has been taken away, say
+            log.debug("registrations cannot be read: %s", error)
+        else:
+            self.found = registered_targets(found)
 
     def _end(self, state: str) -> None:
         written = self._written
@@ -164,17 +193,19 @@ class Registration:
                 write_atomically(self.path, Registered(**ended).text(), sync=False)
 
 
-def read_registered(folder: Path, run: str | None = None) -> list[Registered]:
+def read_registered(
+    folder: Path, run: str | None = None, *, on_damaged: Callable[[str], None]
+) -> list[Registered]:
     """What the ranks have left in a folder of receipts, or in the folder of one run.
-
-    A file that is damaged is passed over with a warning.
 
     Args:
         folder: `receipt_dir`, or one run's folder in it.
         run: Only of this run; None: of all.
+        on_damaged: Called with a line about each file that has to be passed over.
 
     Raises:
         ReceiptError: There is no such folder, or nothing of this run in it.
+        OSError: A folder cannot be read.
     """
     if not folder.is_dir():
         raise ReceiptError(f"{folder} is no folder")
@@ -188,18 +219,18 @@ def read_registered(folder: Path, run: str | None = None) -> list[Registered]:
             if folder.resolve().name != below.name:
                 raise ReceiptError(f"{folder} holds nothing of run {run!r}")
             folders = [own]
-    found = [registered for path in folders for registered in _read_folder(path)]
+    found = [registered for path in folders for registered in _read_folder(path, on_damaged)]
     return [registered for registered in found if run in (None, registered.run)]
 
 
-def _read_folder(folder: Path) -> Iterator[Registered]:
+def _read_folder(folder: Path, on_damaged: Callable[[str], None]) -> Iterator[Registered]:
     for path in sorted(folder.glob("rank-*.json")):
         try:
             yield Registered.parse(path.read_text(encoding="utf-8"))
         except FileNotFoundError:  # it has just finished
             continue
         except (OSError, ValueError) as error:
-            log.warning("%s is passed over: %s", path, error)
+            on_damaged(f"{path} is no registration: {error}")
 
 
 def registered_targets(found: Iterable[Registered]) -> list[Target]:

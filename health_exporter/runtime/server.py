@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from health_exporter.core.standing import Standing
@@ -38,6 +39,8 @@ class Served(Protocol):
     def address(self) -> str: ...
     @property
     def standing(self) -> Standing | None: ...
+    @property
+    def registered(self) -> Sequence[Target]: ...
     def snapshot(self) -> Snapshot: ...
     def report(self) -> dict[str, Any]: ...
     def stuck_for_s(self) -> float | None: ...
@@ -150,7 +153,12 @@ class Server:
             rank=identity.rank,
             local_rank=identity.local_rank,
         )
-        targets = standing_targets(own, served.standing, linger_s=served.settings.linger_s)
+        targets = standing_targets(
+            own,
+            served.standing,
+            linger_s=served.settings.linger_s,
+            registered=served.registered,
+        )
         return Response(content_type="application/json", body=render(targets).encode())
 
     def _get_page(self, request: Request) -> Response:

@@ -83,9 +83,16 @@ def _line(target: Target) -> str:
 
 
 def standing_targets(
-    own: Target, standing: Standing | None, *, linger_s: float
+    own: Target,
+    standing: Standing | None,
+    *,
+    linger_s: float,
+    registered: Iterable[Target] = (),
 ) -> Iterator[Target]:
     """Targets of the ranks that have come and have an endpoint, in order of rank.
+
+    Ranks that rank 0 has not heard of follow, as far as they have registered: they may hang in the
+    job's rendezvous, or have come in an earlier attempt only and be missed in this one.
 
     One that is dead, or failed, stays: it would not be missed any more if its target went with it.
     One that has finished goes, but only after `linger_s` seconds, in which it waits for the scrape
@@ -95,14 +102,19 @@ def standing_targets(
         own: Rank 0.
         standing: How all ranks stand; None where that is not known (yet).
         linger_s: How long a rank that has finished may still be there.
+        registered: What ranks have left on disk.
     """
     if own.address:
         yield own
-    if standing is None:
-        return
-    for row in standing.rows():
-        if not row.address or row.rank == own.rank:
+    come, taken = {own.rank}, {own.address}
+    for row in standing.rows() if standing is not None else ():
+        if row.status == "missing" or row.rank == own.rank:
             continue
-        if row.state == "finished" and row.silent_s > linger_s:
-            continue
-        yield Target(address=row.address, run=own.run, host=row.host, rank=row.rank)
+        come.add(row.rank)
+        taken.add(row.address)
+        has_gone = row.state == "finished" and row.silent_s > linger_s
+        if row.address and not has_gone:
+            yield Target(address=row.address, run=own.run, host=row.host, rank=row.rank)
+    for target in registered:
+        if target.rank not in come and target.address not in taken:
+            yield target

@@ -20,6 +20,7 @@ from health_exporter.runtime.receipt import run_folder
 from health_exporter.runtime.registration import Registration
 from health_exporter.runtime.settings import Settings
 from health_exporter.runtime.stack import dump_stacks, position
+from health_exporter.runtime.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Watch:
         self._monotonic = monotonic
         self._complaints = Complaints(log)
         self._dumped = False
-        self._registration = Registration(settings, identity)
+        self._registration = Registration(settings, identity, any_missing=self._any_missing)
         self._board = RankBoard(
             identity.world_size,
             beat_timeout_s=settings.beat_timeout_s,
@@ -105,6 +106,15 @@ class Watch:
     def connected(self) -> bool | None:
         """Whether the ranks' store answers; None where there is none."""
         return self._exchange.connected if self._watched.identity.world_size > 1 else None
+
+    @property
+    def registered(self) -> Sequence[Target]:
+        """On rank 0: the targets that ranks have left on disk."""
+        return self._registration.found
+
+    def _any_missing(self) -> bool:
+        standing = self.standing
+        return standing is None or standing.counts["missing"] > 0
 
     def say_goodbye(self, state: str) -> None:
         """Tell the others that this rank ends; on rank 0, hear who else does."""

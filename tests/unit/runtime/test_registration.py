@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,10 @@ def registered(rank: int = 0, **changes: Any) -> Registered:
     return Registered(rank=rank, **{**said, **changes})
 
 
+def read(folder: Path, run: str | None = None) -> list[Registered]:
+    return read_registered(folder, run, on_damaged=pytest.fail)
+
+
 def exporter(folder: Path, **settings: Any) -> HealthExporter:
     return HealthExporter(
         **{"run": "llama", "port": 0, "linger_s": 0, "receipt_dir": folder, **settings}
@@ -63,7 +68,7 @@ def test_a_rank_registers_where_it_is_and_takes_that_back_when_it_has_finished(
         tmp_path, rank=5, local_rank=1, world_size=8, port=0, address="127.0.0.1"
     ) as rank5:
         until(path.exists)
-        [found] = read_registered(tmp_path)
+        [found] = read(tmp_path)
         port = rank5.port
 
     assert found == Registered(
@@ -92,7 +97,7 @@ def test_after_any_other_end_it_stays_a_target_and_says_how_it_ended(
 
     rank.close(state)
 
-    [found] = read_registered(tmp_path)
+    [found] = read(tmp_path)
     assert (found.state, found.address) == (state, address)
     assert addresses([found]) == [address]
 
@@ -190,18 +195,18 @@ def test_a_rank_without_an_endpoint_is_no_target() -> None:
         registered().text().replace('"rank": 0', '"rank": "0"'),
     ],
 )
-def test_a_damaged_registration_is_passed_over_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
+def test_a_damaged_registration_is_passed_over_and_named(tmp_path: Path, text: str) -> None:
     folder = tmp_path / "llama" / "ranks"
     folder.mkdir(parents=True)
     (folder / "rank-0.json").write_text(text)
     (folder / "rank-1.json").write_text(registered(1).text())
+    said: list[str] = []
 
-    found = read_registered(tmp_path)
+    found = read_registered(tmp_path, on_damaged=said.append)
 
     assert [rank.rank for rank in found] == [1]
-    assert "rank-0.json" in caplog.text
+    [line] = said
+    assert "rank-0.json" in line
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
@@ -219,11 +224,27 @@ def test_a_run_is_found_by_its_name_in_the_folder_of_all_and_in_its_own(
         [own] = tmp_path.iterdir()
 
         for folder in (tmp_path, own):
-            [found] = read_registered(folder, run)
+            [found] = read(folder, run)
             assert found.address == rank.address
-        assert [found.run for found in read_registered(own)] == [run]
+        assert [found.run for found in read(own)] == [run]
 
 
 def test_a_run_that_has_left_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReceiptError, match="'never'"):
-        read_registered(tmp_path, "never")
+        read(tmp_path, "never")
+
+
+def test_rank_0_lists_who_has_registered_but_has_not_been_heard_of(tmp_path: Path) -> None:
+    folder = tmp_path / "llama" / "ranks"
+    folder.mkdir(parents=True)
+    for rank in (1, 3, 5):
+        (folder / f"rank-{rank}.json").write_text(registered(rank).text())
+
+    with exporter(tmp_path, rank=0, world_size=4) as rank0:
+        until(lambda: bool(rank0.registered))
+        assert rank0.url is not None
+        with urllib.request.urlopen(
+            rank0.url.replace("/metrics", "/targets"), timeout=10
+        ) as answer:
+            listed = [address for entry in json.load(answer) for address in entry["targets"]]
+        assert listed == [rank0.address, "gpu1:19400", "gpu3:19400"]

@@ -73,6 +73,30 @@ def test_a_finished_rank_stays_for_its_last_scrape_and_goes_then() -> None:
     assert ranks([beat(1, state="finished")], silent_s=LINGER_S + 1) == [0]
 
 
+def test_a_rank_that_has_only_registered_is_a_target_until_it_is_heard_of() -> None:
+    registered = [
+        Target(address=f"gpu{rank}:9", run="llama", host=f"gpu{rank}", rank=rank, local_rank=0)
+        for rank in range(4)
+    ]
+    stand = standing([beat(0), beat(1), beat(2, address="", state="finished")])
+
+    for known, expected in (
+        (None, ["gpu0:19400", "gpu1:9", "gpu2:9", "gpu3:9"]),
+        (stand, ["gpu0:19400", "gpu1:19400", "gpu3:9"]),
+    ):
+        found = standing_targets(OWN, known, linger_s=LINGER_S, registered=registered)
+        assert [target.address for target in found] == expected
+
+
+def test_a_registered_address_at_which_another_rank_is_now_is_no_second_target() -> None:
+    registered = [Target(address="gpu1:19400", run="llama", host="gpu1", rank=3, local_rank=0)]
+    found = standing_targets(
+        OWN, standing([beat(0), beat(1)]), linger_s=LINGER_S, registered=registered
+    )
+
+    assert [target.rank for target in found] == [0, 1]
+
+
 def test_before_the_first_judgement_rank_0_is_the_only_target() -> None:
     assert list(standing_targets(OWN, None, linger_s=LINGER_S)) == [OWN]
 
