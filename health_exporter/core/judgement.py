@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from health_exporter.core import argument
 from health_exporter.core.anomaly import Anomaly
+from health_exporter.core.record import RunRecord
 from health_exporter.core.signal import Signal
 
 _JUDGED_AFTER_RESUME = 2
@@ -23,8 +24,10 @@ class Judgement(Protocol):
         grad_signal: The gradient norm, as it was judged last.
     """
 
-    loss_signal: Signal
-    grad_signal: Signal
+    @property
+    def loss_signal(self) -> Signal: ...
+    @property
+    def grad_signal(self) -> Signal: ...
 
     def resume(self, step: int) -> None:
         """The next step, `step`, is the first one after a resume."""
@@ -35,9 +38,9 @@ class Judgement(Protocol):
         loss: float,
         grad_norm: float | None,
         step_time_s: float | None,
-        flops_per_second: float | None,
+        run: RunRecord,
     ) -> list[Anomaly]:
-        """The anomalies of a step, whose values have been checked."""
+        """The anomalies of a step, whose values have been checked and booked in `run`."""
 
     def state(self) -> dict[str, Any]:
         """What `restored` needs, as strict JSON."""
@@ -74,7 +77,7 @@ class SpecifiedJudgement:
         loss: float,
         grad_norm: float | None,
         step_time_s: float | None,
-        flops_per_second: float | None,
+        run: RunRecord,
     ) -> list[Anomaly]:
         """The anomalies of a step; the specification has none of its speed."""
         found: list[Anomaly] = []
@@ -113,7 +116,12 @@ class SpecifiedJudgement:
         }
 
     def restored(self, state: Mapping[str, Any]) -> SpecifiedJudgement:
-        """A judgement like this one that goes on from a saved state."""
+        """A judgement like this one that goes on from a saved state.
+
+        The production preset keeps its windows in another form; they begin anew after it.
+        """
+        if "production" in state:
+            return type(self)(self.loss_signal.anew(), self.grad_signal.anew())
         restored = type(self)(
             self.loss_signal.restored(state["loss"]), self.grad_signal.restored(state["grad_norm"])
         )

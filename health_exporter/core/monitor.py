@@ -161,7 +161,7 @@ class TrainingHealthMonitor:
             self._judgement.resume(step)
             self._liveness.begin_attempt()
         run.add_step(step, loss, grad_norm, step_time_s, batch_size, restart)
-        found = self._judgement.judge(step, loss, grad_norm, step_time_s, run.flops_per_second)
+        found = self._judgement.judge(step, loss, grad_norm, step_time_s, run)
         if found:
             run.add_anomalies(found)
         return found

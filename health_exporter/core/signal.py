@@ -55,6 +55,10 @@ class Signal:
         """The step had no finite value: nothing was judged, and nothing enters the window."""
         self.judged = None
 
+    def anew(self) -> Signal:
+        """A signal like this one that has seen nothing."""
+        return type(self)(self.baseline.window, self.baseline.min_periods, self.threshold)
+
     def state(self) -> dict[str, Any]:
         """What `restored` needs."""
         return {"baseline": self.baseline.state(), "reference": strict_json.encode(self.reference)}
@@ -66,7 +70,7 @@ class Signal:
             KeyError, TypeError, ValueError: The state is damaged.
         """
         own = self.baseline
-        signal = type(self)(own.window, own.min_periods, self.threshold)
+        signal = self.anew()
         for value in state["baseline"]["values"][-own.window :]:
             signal.baseline.update(value)
         if state["reference"] is not None:

@@ -1,0 +1,328 @@
+"""A signal for real runs: a robust z-score of what is left when the trend is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import exp, expm1, inf, log
+from typing import Any
+
+from health_exporter.core import argument
+from health_exporter.core.baseline import SPREAD_FLOOR, RollingBaseline
+from health_exporter.core.median import RollingMedian
+from health_exporter.core.signal import Signal
+from health_exporter.core.spike_settings import SpikeSettings
+from health_exporter.core.tail import BLOCK, Tail
+
+
+class SpikeSignal(Signal):
+    """Judges each value against the trend, the noise around it, and the series' own tails.
+
+    Anomalous values stay out of the windows. A run of them is a new level: it becomes the
+    baseline, and is anomalous no longer.
+
+    Attributes:
+        threshold: z-score above which a value is anomalous, as the tails have it now.
+        rebased: The newest value completed a run of anomalous ones, which is the new baseline.
+        baseline: Window of the values; once the trend is known, of what it leaves of them.
+    """
+
+    __slots__ = (
+        "_centre", "_count", "_double_threshold", "_event_z", "_floor", "_full", "_highest",
+        "_jump", "_level", "_low", "_low_double", "_pending", "_previous", "_quiet", "_seen",
+        "_spread", "_start", "_top", "_upper", "_z", "nominal_threshold", "rebased", "settings",
+        "tail",
+    )  # fmt: skip
+
+    def __init__(
+        self, window: int, min_periods: int, threshold: float, settings: SpikeSettings
+    ) -> None:
+        self.settings = settings
+        self.nominal_threshold = threshold
+        self.tail = Tail()
+        self._low = self._low_double = self._top = 0.0  # extremes of the block being filled
+        self._seen = 0  # values in it
+        self._start = settings.start
+        self._floor = settings.spread_floor
+        self._jump = settings.jump_floor
+        super().__init__(window, min_periods, threshold)
+        self._upper = int(window * (1.0 - settings.tail_share))  # its place in a sorted full window
+        self._begin()
+        self._set_thresholds()
+
+    def _begin(self) -> None:
+        """Forget the level and the noise; the tails stay."""
+        window, least = self.baseline.window, self.baseline.min_periods
+        trend = self.settings.trend_window
+        self.baseline = RollingBaseline(window, least)
+        self._level = RollingMedian(trend, min(least, trend)) if trend else None
+        self._full = False  # the window has been filled
+        self._z: float | None = None
+        self._centre = self._spread = 0.0
+        self._count = 0
+        self._highest = -inf
+        self._previous = 0.0  # the z-score before
+        self._pending: list[float] = []  # anomalous values in a row
+        self._event_z = 0.0  # highest z-score of the open event, 0.0 when none is open
+        self._quiet = 0  # values since its last anomalous one
+        self.rebased = False
+
+    @property
+    def judged(self) -> tuple[float, float, float] | None:
+        """`(median, spread, z-score)` of the newest value; None when it was not judged.
+
+        The median is the level that was expected. Both are in the units of the values: in log
+        space the median is the exponential of the logarithms' one, and the spread leads from it
+        to the value whose z-score is 1. z-scores are those of the logarithms.
+        """
+        if self._z is None:
+            return None
+        if not self.settings.log_space:
+            return (self._centre, self._spread, self._z)
+        median = exp(self._centre)
+        return (median, median * expm1(self._spread), self._z)
+
+    @judged.setter
+    def judged(self, judged: tuple[float, float, float] | None) -> None:
+        self._z = None if judged is None else judged[2]
+
+    def judge(self, value: float, after_resume: bool) -> bool:
+        """Whether `value` (finite) begins an anomalous event, or makes the open one much worse.
+
+        `after_resume` judges alike: after a resume, `rewind` gives the baseline.
+        """
+        if self.settings.log_space:
+            if value <= 0.0:  # no gradient at all is not too much of it
+                self._z = None
+                return False
+            value = log(value)
+        self.rebased = False
+        window = self.baseline
+        current = window._current
+        if current is None:
+            self._z = None
+            self._take(value)
+            return False
+        centre, spread = current
+        starting = self._count < self._start
+        level = self._level
+        if level is not None and not starting:
+            centre += level._current[0]  # type: ignore[index]  # it has had more values
+        # The scale: the middle half's, or the upper tenth's where that is wider, or the floor.
+        if self._full:
+            upper = (window._sorted[self._upper] - current[0]) / self.settings.tail_spread
+            if upper > spread:
+                spread = upper
+        floor = self._floor if self._jump == 0.0 else self._floor * abs(centre)
+        if spread < floor:
+            spread = floor
+        excess = value - centre
+        z = excess / (spread or SPREAD_FLOOR)
+        if starting:
+            return self._judge_start(value, centre, spread)
+        self._centre, self._spread, self._z = centre, spread, z
+        previous = self._previous
+        self._previous = z
+        double = z + previous
+        again = bool(self._pending)
+        if z < self._low or double < self._low_double:
+            self._deepen(z, double)
+        if z > self._top and not again:
+            self._top = z
+        self._seen += 1
+        if self._seen >= BLOCK:
+            self._close_block()
+        if z > 2.0 and self._anomalous(z, previous, excess, centre):
+            return self._add_anomalous(value, z)
+        if self._event_z:
+            self._settle()
+        self._take(value)
+        return False
+
+    def _anomalous(self, z: float, previous: float, excess: float, centre: float) -> bool:
+        """Whether a value is above what the noise and the tails explain."""
+        settings = self.settings
+        inflation = 1.0
+        if not self._full:
+            inflation += (settings.sample_inflation / len(self.baseline)) ** 2
+        threshold = self.threshold * inflation
+        if z > threshold and (
+            excess > self._jump * abs(centre) or z > threshold * settings.unmistakable
+        ):
+            return True
+        double = self._double_threshold * inflation
+        most = double * settings.double_share
+        return min(z, most) + min(previous, most) > double
+
+    def _judge_start(self, value: float, centre: float, spread: float) -> bool:
+        """Judge one of the first values: only a new maximum can be anomalous."""
+        settings = self.settings
+        if settings.log_space and spread > settings.start_spread_limit:
+            spread = settings.start_spread_limit
+        z = (value - centre) / (spread or SPREAD_FLOOR)
+        self._centre, self._spread, self._z = centre, spread, z
+        inflation = 1.0 + settings.start_inflation / self._count
+        if value > self._highest and z > self.nominal_threshold * inflation:
+            return self._add_anomalous(value, z)
+        if self._event_z:
+            self._settle()
+        self._take(value)
+        return False
+
+    def _add_anomalous(self, value: float, z: float) -> bool:
+        """Keep an anomalous value out of the window; whether it is to be reported."""
+        pending = self._pending
+        pending.append(value)
+        self._quiet = 0
+        news = z > self._event_z * self.settings.worse
+        if news or z > self._event_z:
+            self._event_z = z
+        if len(pending) >= self.settings.rebase_after:
+            self._begin()
+            self.rebased = True
+            for kept in pending:
+                self._take(kept)
+        return news
+
+    def _settle(self) -> None:
+        """A value of an open event that was not anomalous."""
+        self._pending.clear()
+        self._quiet += 1
+        if self._quiet >= self.settings.event_gap:
+            self._event_z = 0.0
+
+    def _take(self, value: float) -> None:
+        """Take a value into the windows."""
+        count = self._count
+        level = self._level
+        window = self.baseline
+        if count < self._start:
+            window.push(value)
+            if level is not None:
+                level.push(value)
+            if value > self._highest:
+                self._highest = value
+            self._count = count + 1
+            if level is not None and count + 1 == self._start:
+                self._end_start()
+        elif level is None:
+            window.push(value)
+        else:
+            window.push(value - level._current[0])  # type: ignore[index]
+            level.push(value)
+        if not self._full and len(window) == window.window:
+            self._full = True
+
+    def _end_start(self) -> None:
+        """The trend is known from here on: the window holds what it leaves of the values."""
+        values = list(self.baseline._arrival)
+        own = self.baseline
+        level = RollingMedian(self.settings.trend_window, 2)
+        self.baseline = RollingBaseline(own.window, own.min_periods)
+        for value in values:
+            if level._current is not None:
+                self.baseline.push(value - level._current[0])
+            level.push(value)
+        self._full = False
+
+    def _deepen(self, z: float, double: float) -> None:
+        self._low = min(self._low, z)
+        self._low_double = min(self._low_double, double)
+        if self.tail.short:
+            self.tail.deepen(-self._low, -self._low_double)
+            self._set_thresholds()
+
+    def _close_block(self) -> None:
+        self.tail.add(-self._low, -self._low_double, self._top)
+        self._low = self._low_double = self._top = 0.0
+        self._seen = 0
+        self._set_thresholds()
+
+    def _set_thresholds(self) -> None:
+        settings, tail = self.settings, self.tail
+        threshold = max(self.nominal_threshold, settings.rise_factor * tail.rise)
+        dip = tail.dip
+        if dip > settings.gaussian_dip:
+            grown = self.nominal_threshold * (dip / settings.gaussian_dip) ** settings.dip_power
+            grown = min(grown, settings.dip_limit)
+            threshold = max(threshold, grown, settings.dip_factor * dip)
+        self.threshold = threshold
+        self._double_threshold = max(
+            settings.double_threshold,
+            settings.double_dip_factor * tail.double_dip,
+            settings.double_rise_factor * tail.rise,
+        )
+
+    @property
+    def spread(self) -> float:
+        """Of the newest judged value, as it was judged; 0.0 before."""
+        return self._spread
+
+    @property
+    def memory(self) -> int:
+        """Values that fill the windows."""
+        return self.baseline.window + self.settings.trend_window
+
+    def anew(self) -> SpikeSignal:
+        """A signal like this one that has seen nothing."""
+        own = self.baseline
+        return type(self)(own.window, own.min_periods, self.nominal_threshold, self.settings)
+
+    def rewind(self, values: Iterable[float]) -> None:
+        """Begin anew with the values before a checkpoint, oldest first; the tails stay."""
+        self._begin()
+        log_space = self.settings.log_space
+        for value in values:
+            if not log_space:
+                self._take(value)
+            elif value > 0.0:
+                self._take(log(value))
+
+    def state(self) -> dict[str, Any]:
+        """What `restored` needs."""
+        level = self._level
+        return {
+            "baseline": self.baseline.state(),
+            "reference": None,
+            "level": None if level is None else level.state(),
+            "count": self._count,
+            "highest": self._highest if self._count else None,
+            "previous": self._previous,
+            "pending": list(self._pending),
+            "event_z": self._event_z,
+            "quiet": self._quiet,
+            "tail": self.tail.state(),
+            "block": [self._seen, self._low, self._low_double, self._top],
+        }
+
+    def restored(self, state: Mapping[str, Any]) -> SpikeSignal:
+        """A signal like this one that goes on from a saved state; of a longer window, the newest.
+
+        Raises:
+            KeyError, TypeError, ValueError: The state is damaged.
+        """
+        own = self.baseline
+        signal = self.anew()
+        for value in state["baseline"]["values"][-own.window :]:
+            signal.baseline.update(value)
+        level = signal._level
+        if level is not None and state["level"] is not None:
+            for value in state["level"]["values"][-level.window :]:
+                level.update(value)
+        signal._full = len(signal.baseline) == own.window
+        signal._count = argument.integer(state["count"], "count", minimum=0)
+        if state["highest"] is not None:
+            signal._highest = argument.finite(state["highest"], "highest")
+        signal._previous = argument.finite(state["previous"], "previous")
+        signal._pending = [argument.finite(value, "pending") for value in state["pending"]]
+        signal._event_z = argument.finite(state["event_z"], "event_z")
+        signal._quiet = argument.integer(state["quiet"], "quiet", minimum=0)
+        signal.tail = Tail.from_state(state["tail"])
+        seen, low, low_double, top = state["block"]
+        signal._seen = argument.integer(seen, "block", minimum=0)
+        signal._low = argument.finite(low, "block")
+        signal._low_double = argument.finite(low_double, "block")
+        signal._top = argument.finite(top, "block")
+        if signal.tail.short:
+            signal.tail.deepen(-signal._low, -signal._low_double)
+        signal._set_thresholds()
+        return signal
