@@ -265,6 +265,7 @@ class HealthExporter:
         return found
 
     def _reject(self, error: Exception) -> None:
+        self._progress.advance()
         if isinstance(error, RuntimeError) and self._closed:
             reason = "closed"
         elif isinstance(error, TypeError):

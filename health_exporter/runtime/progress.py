@@ -95,6 +95,11 @@ class Progress:
         self.mark = Mark(self.mark.n + 1, now, self._wall(), step)
         return duration
 
+    def advance(self) -> None:
+        """The training thread lives, though what it said could not be used."""
+        mark = self.mark
+        self.mark = Mark(mark.n + 1, self._monotonic(), self._wall(), mark.step)
+
     def forget_last_step(self) -> None:
         """The next step comes after a resume: the time since the last one is no step time."""
         self._last_step_s = None
