@@ -121,5 +121,10 @@ class Acceptor:
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is going away
+            if not threading.main_thread().is_alive():
+                # Python 3.12 starts no thread while the program ends, just when the last scrape
+                # is waited for. One client after the other is served then.
+                self._serve(connection)
+                return
             self._connections.remove(connection)
             self._complaints.warn("thread", "cannot serve a connection", error)

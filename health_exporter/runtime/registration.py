@@ -153,10 +153,16 @@ class Registration:
         self._thread = threading.Thread(
             target=run, name="health-exporter-registration", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # Python 3.12 starts none while the program ends
+            log.debug("no thread for the registration: %s", error)
+            self._thread = None
+            run()
 
     def _join(self, deadline: float) -> bool:
-        assert self._thread is not None
+        if self._thread is None:
+            return True
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 

@@ -11,6 +11,7 @@ import pytest
 
 from health_exporter.runtime.receipt_reader import read_receipt
 from tests.stack.trainer_script import Script, StartScript, poll
+from tests.unit.export.raw_http import exchange, get
 
 
 class Case(NamedTuple):
@@ -329,6 +330,8 @@ with make() as exporter:
 def test_an_exception_of_a_signal_handler_passes_through_an_observation(start: StartScript):
     """A trainer's alarm rings in the middle of `observe_step`: it is the trainer's own."""
     script = start("""
+import logging
+logging.disable()  # it swallows what is raised while it writes
 class Alarm(Exception): pass
 def ring(*_): raise Alarm
 signal.signal(signal.SIGALRM, ring)
@@ -400,6 +403,22 @@ exporter.close()
 
     assert script.end(20) == (-TERM, "")
     assert script.report()["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    "head", ["with make(linger_s=30) as exporter:", "exporter = make(linger_s=30)\nif True:"]
+)
+def test_the_end_waits_until_a_scrape_has_seen_it(start: StartScript, head: str):
+    """Also without `with`, where the program has ended already, and Python starts no threads."""
+    script = start(head + LOOP)
+    assert script.port is not None
+    script.wait_for_status("finished")
+
+    body = exchange(script.port, get("/metrics")).body.decode()
+
+    assert 'training_health_run_state{run="r",state="finished"} 1.0' in body
+    assert 'training_health_rank_state{rank="0",run="r",state="finished"} 1.0' in body
+    assert script.end(10) == (0, "")
 
 
 def test_two_exporters_end_together(start: StartScript):
