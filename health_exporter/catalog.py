@@ -35,7 +35,9 @@ class Metric:
         help: One sentence.
         scope: `run`: from rank 0, label run. `rank`: from every rank, labels run and rank.
         labels: Its own labels, beside those of its scope.
-        unit: Unit in UCUM as OpenTelemetry writes it; "" for none.
+        unit: Unit in UCUM as OpenTelemetry writes it; "" for none. It is the one that the name ends
+            in, since the names that OpenTelemetry's are translated to are made from it.
+        carried_over: A counter that goes on where an earlier process of the run has ended.
         of_run: Values of a `run` metric. A value that is unknown is left out.
         of_rank: Values of a `rank` metric.
     """
@@ -46,6 +48,7 @@ class Metric:
     scope: Literal["run", "rank"]
     labels: tuple[str, ...] = ()
     unit: str = ""
+    carried_over: bool = False
     of_run: Callable[[RunView], Iterable[Sample]] = lambda view: ()
     of_rank: Callable[[RankView], Iterable[Sample]] = lambda view: ()
 
@@ -121,6 +124,7 @@ _OF_RUN = (
         help="Optimizer steps observed, repeated ones included.",
         scope="run",
         unit="{step}",
+        carried_over=True,
         of_run=lambda v: _known(v.last.n_steps),
     ),
     Metric(
@@ -129,6 +133,7 @@ _OF_RUN = (
         help="Steps that had to be done again after resumes.",
         scope="run",
         unit="{step}",
+        carried_over=True,
         of_run=lambda v: _known(v.last.lost_steps),
     ),
     Metric(
@@ -138,6 +143,7 @@ _OF_RUN = (
         "sequence length is unknown.",
         scope="run",
         unit="{token}",
+        carried_over=True,
         of_run=lambda v: _known(v.last.n_tokens),
     ),
     Metric(
@@ -218,6 +224,7 @@ _OF_RUN = (
         help="Wall time of a step, without marked checkpoints and evaluations.",
         scope="run",
         unit="s",
+        carried_over=True,
     ),
     Metric(
         name="training_health_anomalies_total",
@@ -226,6 +233,7 @@ _OF_RUN = (
         scope="run",
         labels=("kind",),
         unit="{anomaly}",
+        carried_over=True,
         of_run=lambda v: _by_label(v.last.anomalies, KINDS),
     ),
     Metric(
@@ -251,6 +259,7 @@ _OF_RUN = (
         help="Resumes of the run.",
         scope="run",
         unit="{restart}",
+        carried_over=True,
         of_run=lambda v: _known(v.last.n_restarts),
     ),
     Metric(
@@ -391,6 +400,14 @@ _OF_RANK = (
         "0 while it does not; absent where there is none.",
         scope="rank",
         of_rank=lambda v: _known(None if v.store_connected is None else float(v.store_connected)),
+    ),
+    Metric(
+        name="training_health_rank_otlp_export_failures_total",
+        kind="counter",
+        help="Pushes by OTLP that failed; absent where nothing is pushed.",
+        scope="rank",
+        unit="{failure}",
+        of_rank=lambda v: _known(v.otlp_failures),
     ),
 )
 

@@ -73,6 +73,8 @@ class RunView(NamedTuple):
     rejected: Mapping[str, int]
     receipt_failures: int
     receipt_time: float | None
+    first_start_time: float | None = None
+    """Start of the run's first attempt: what the counters that are carried over count from."""
 
 
 class RankView(NamedTuple):
@@ -91,6 +93,8 @@ class RankView(NamedTuple):
     """Whether the ranks' store answers; None where there is none."""
     exception: str | None
     """Type of the exception that ended the rank's training; None without one."""
+    otlp_failures: int | None = None
+    """Pushes by OTLP that failed; None where nothing is pushed."""
 
 
 class Snapshot(NamedTuple):

@@ -313,6 +313,7 @@ class Run:
             self.receipts.written_time,
         )
 
+            self.judge.first_start_time,
     def _info(self) -> dict[str, str]:
         has_flops = self.judge.monitor.flop_config is not None
         return {

@@ -76,6 +76,13 @@ class Settings:
     """At the end, wait at most this long until one scrape has seen how the run ended; longer than
     the usual scrape interval of 15 s, shorter than torchrun's grace of 30 s. 0: do not wait."""
 
+    otlp: bool | None = None
+    """Push the metrics by OTLP, too; None: where `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` is set. Needs the extra `otel`."""
+
+    otlp_events: bool = False
+    """Where metrics are pushed, also push anomalies and restarts as OpenTelemetry log events."""
+
     strict: bool = False
     """Raise what would otherwise be logged and counted; for tests."""
 
@@ -151,6 +158,8 @@ class SettingsArguments(TypedDict, total=False):
     checkpoint_timeout_s: float
     eval_timeout_s: float
     linger_s: float
+    otlp: bool | None
+    otlp_events: bool
     strict: bool
     model: str
 
@@ -244,6 +253,7 @@ _PARSERS: Mapping[str, Callable[[object, bool], Any]] = {
     "int | None": _optional(_whole),
     "float": _seconds,
     "float | None": _optional(_seconds),
+    "bool | None": _optional(_flag),
 }
 
 
