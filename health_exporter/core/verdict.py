@@ -186,8 +186,7 @@ class RankBoard:
 
     def _advance(self, now: float) -> None:
         """Move the clock of watched time: a long pause of rank 0's own counts as a short one."""
-        gap = max(0.0, now - self._now)
-        self._now = max(now, self._now)
+        gap, self._now = now - self._now, now
         if self._connected:
             self._watched += min(gap, self._most_watched_s)
 
@@ -290,11 +289,27 @@ class RankBoard:
             self._standstill = Outage("stuck_rank", None, "", step, "", where, now)
             self._begun.append(self._standstill)
 
+    def _first_cause_at(self, rows: _Rows) -> float:
+        """When the first rank fell silent for good, or failed; in rank 0's monotonic seconds.
+
+        When a rank goes, the collectives of the others fail, and they fail with it: their goodbyes
+        may be read together with its last beat, which then counts as the earlier one.
+        """
+        return min(
+            (
+                math.nextafter(known.read_at, -math.inf) if status == "dead" else known.left_at
+                for known, (status, beat, _) in zip(self._ranks, rows, strict=True)
+                if status == "dead" or (beat is not None and beat.state == "failed")
+            ),
+            default=math.inf,
+        )
+
     def _standing(
         self, counts: dict[str, int], rows: _Rows, never_came: tuple[int, ...], *, waiting: bool
     ) -> Standing:
         by_reason: dict[str, list[Suspect]] = {reason: [] for reason in REASONS}
         goodbyes: Counter[str] = Counter()
+        first_cause_at = self._first_cause_at(rows)
         for rank, (known, (status, beat, _)) in enumerate(zip(self._ranks, rows, strict=True)):
             if status == "alive":
                 continue
@@ -308,6 +323,8 @@ class RankBoard:
                     reason = status
             elif status == "dead" or self._late:
                 reason = status
+            if reason == "failed" and known.left_at > first_cause_at:
+                reason = ""  # lost its connection to the one that was first, most likely
             if reason:
                 by_reason[reason].append(Suspect(rank, beat.host if beat else "", reason))
         suspects = [suspect for reason in REASONS for suspect in by_reason[reason]]

@@ -561,6 +561,18 @@ def test_a_store_that_is_away_for_ten_minutes(job: Job):
     job.assert_no_verdict()
 
 
+def test_a_silence_from_before_the_stores_absence_begins_anew(job: Job):
+    job.ranks[3].absent = True
+    job.run(25)
+    job.connected = False
+    job.run(60)
+    job.connected = True
+    job.run(25)
+    job.assert_no_verdict()
+    job.run(15)
+    assert job.accused == [("dead_rank", 3)]
+
+
 def test_a_rank_that_did_not_survive_the_stores_absence_is_dead(job: Job):
     job.connected = False
     job.run(60)
@@ -611,6 +623,53 @@ def test_a_silent_rank_keeps_those_that_stopped_with_it_from_being_accused(job: 
     assert job.accused == [("dead_rank", 3)]
 
 
+def test_ranks_that_wait_for_a_checkpoint_that_began_after_they_stopped(job: Job):
+    job.ranks[1].standing = True
+    job.run(10)
+    job.stand_still()
+    job.ranks[0].phase, job.ranks[0].timeout_s = "checkpoint", 1800.0
+    for rank in job.ranks[2:]:
+        rank.timeout_s = 1800.0
+    job.run(600)
+    assert (job.begun, job.suspects) == ([], [])
+
+
+def test_nobody_is_accused_while_it_is_open_whom_some_wait_for(job: Job):
+    # Rank 0's time runs out before rank 3 falls silent, the others' after that.
+    job.stand_still()
+    for rank in job.ranks[1:]:
+        rank.timeout_s = 60.0
+    job.run(45)
+    job.ranks[3].absent = True
+    job.run(300)
+    assert job.accused == [("dead_rank", 3)]
+
+
+def test_a_silent_rank_is_not_accused_of_standing_still(job: Job):
+    job.stand_still()
+    job.ranks[0].phase, job.ranks[0].timeout_s = "checkpoint", 1800.0
+    job.run(60)
+    job.ranks[1].absent = True
+    job.run(15)
+    job.ranks[0].state = "finished"
+    job.run(100)
+    assert job.accused == [("dead_rank", 1)]
+
+
+def test_an_earlier_standstill_does_not_count_for_a_later_one(job: Job):
+    job.stand_still()
+    job.run(60)
+    for rank in job.ranks:
+        rank.standing = False
+    job.ranks[3].phase = "checkpoint"
+    job.run(60)
+    job.begun.clear()
+    job.stand_still()
+    job.ranks[3].absent = True
+    job.run(110)
+    assert job.begun == []
+
+
 def test_a_rank_that_falls_silent_later_does_not_hide_a_stuck_one(job: Job):
     # The others go on, so rank 1 is to blame; its neighbour falls silent now and again.
     job.ranks[1].standing = True
@@ -654,3 +713,32 @@ def test_counts_sum_up_to_the_world_size(job: Job):
     job.run(60)
     assert sum(job.standing.counts.values()) == 4
     assert sum(job.standing.goodbyes.values()) == job.standing.counts["finished"]
+
+
+# Failures that follow from another one
+
+
+def test_ranks_whose_collectives_fail_when_another_dies_are_no_suspects(job: Job):
+    job.ranks[2].absent = True
+    for rank in (0, 1, 3):
+        job.ranks[rank].state = "failed"
+    job.run(60)
+    assert job.suspects == [(2, "dead")]
+    assert job.counts == {"dead": 1, "finished": 3}
+
+
+def test_ranks_that_fail_after_the_first_one_are_no_suspects(job: Job):
+    job.ranks[2].state = "failed"
+    job.run(10)
+    for rank in (0, 1, 3):
+        job.ranks[rank].state = "failed"
+    job.run(10)
+    assert job.suspects == [(2, "failed")]
+
+
+def test_a_rank_that_failed_long_before_another_died_stays_a_suspect(job: Job):
+    job.ranks[1].state = "failed"
+    job.run(30)
+    job.ranks[2].absent = True
+    job.run(60)
+    assert job.suspects == [(2, "dead"), (1, "failed")]

@@ -54,7 +54,13 @@ class FakeStore:
 class Rank:
     """One rank's exchange and what it was called with."""
 
-    def __init__(self, rank: int, store: FakeStore | None, world_size: int = 2, **rest) -> None:
+    def __init__(
+        self,
+        rank: int,
+        store: FakeStore | None,
+        world_size: int = 2,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
         self.rank = rank
         self.state = "running"
         self.rounds: list[tuple[Sequence[Beat], bool]] = []
@@ -68,11 +74,10 @@ class Rank:
             make_beat=self.make_beat,
             on_beats=self.on_beats,
             on_gone=self.gone.append,
-            beat_interval_s=INTERVAL_S,
+            beat_interval_s=interval_s,
             beat_timeout_s=0.3,
             environ={},
             open_store=store.open if store is not None else None,
-            **rest,
         )
 
     def make_beat(self) -> Beat:
@@ -212,12 +217,16 @@ def test_a_store_that_hung_is_used_again(start: StartRank, store: FakeStore):
 
 
 def test_a_goodbye_is_sent_at_once_and_is_the_last_word(start: StartRank, store: FakeStore):
-    one = start(1)
+    zero, one = start(0), start(1, interval_s=60.0)
     assert eventually(lambda: "1" in store.values)
+    began = time.monotonic()
     assert one.exchange.say_goodbye("finished")
+    assert time.monotonic() - began < 1.0
     last = store.values["1"]
     assert Beat.decode(last).state == "finished"
+    assert eventually(lambda: not one.exchange._thread.is_alive())
     one.exchange.close()
+    assert eventually(lambda: 1 in zero.seen)
     assert store.values["1"] == last
 
 
@@ -263,11 +272,14 @@ def test_ranks_of_a_larger_attempt_before_are_not_read(start: StartRank, store: 
     assert set(zero.seen) == {0, 1}
 
 
-def test_garbage_under_a_key_is_no_beat_and_no_harm(start: StartRank, store: FakeStore):
+def test_garbage_under_a_key_is_no_beat_and_no_harm(
+    start: StartRank, store: FakeStore, caplog: pytest.LogCaptureFixture
+):
     store.values = {"1": b"\0garbage", "2": b"", "roster": b"1,2,"}
     zero = start(0, world_size=4)
     start(3, world_size=4)
     assert eventually(lambda: set(zero.seen) == {0, 3})
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 def test_a_callback_that_fails_is_logged_once_and_the_beats_go_on(
