@@ -138,6 +138,8 @@ class RankBoard:
                 or last.pid != beat.pid
                 or last.host != beat.host
             ):
+                if beat.said_goodbye and (last is None or not last.said_goodbye):
+                    known.left_at = now  # a goodbye may be said again, as rank 0's is
                 known.beat = beat
                 known.changed_at = watched
                 known.read_at = now
@@ -195,7 +197,6 @@ class RankBoard:
         if beat is None:
             return "missing"
         if beat.state in GOODBYES:
-            known.left_at = known.read_at
             return "finished"
         if not known.dead and (silent_s > self._overdue_s or known.proof is not None):
             slow = beat.step < 0 or beat.phase in _SLOW_PHASES
