@@ -24,6 +24,7 @@ from health_exporter.runtime.device_scalar import DeviceScalar, on_device
 from health_exporter.runtime.ending import ENDING, Critical, comes_from_handler
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.progress import Progress
+from health_exporter.runtime.push import make_push
 from health_exporter.runtime.run import Run
 from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
@@ -100,6 +101,7 @@ class HealthExporter:
         self._critical = Critical()
         self._in_flight: deque[dict[str, Any]] = deque()
         self._run = Run(self.settings, self.identity, self.monitor) if self.rank == 0 else None
+        self._push = make_push(self, os.environ)
         # The first scrape must see the counters that an earlier process left, or they would seem
         # to start from nothing.
         if self._run is not None:
@@ -110,6 +112,10 @@ class HealthExporter:
         if self._run is not None:
             self._run.start()
         self._watch.start()
+        if self._push is not None:
+            if self._run is not None and self._push.events is not None:
+                self._run.receipts.listener = self._push.events.add
+            self._push.start()
         fork.watch(self)
         ENDING.add(self)
 
@@ -354,6 +360,7 @@ class HealthExporter:
 
     def snapshot(self) -> Snapshot:
         """All that one scrape exports."""
+            None if self._push is None else self._push.failures,
         whole = None if self._run is None else self._run.view()
         return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
 
@@ -382,7 +389,7 @@ class HealthExporter:
         return self._watch.registered
 
     def scraped(self) -> None:
-        """A scrape has been answered."""
+        """A scrape has been answered, or a push has arrived."""
         if self._run is not None:
             self._run.receipts.scraped()
 
@@ -434,6 +441,8 @@ class HealthExporter:
             self._server.close()
             self._ended.set()
 
+            if self._push is not None:
+                self._push.close()
     def _end(self, status: str, error: BaseException | None) -> None:
         began = time.monotonic()
         # Only after a normal end is the device waited for: after any other it may hang for good,
@@ -453,12 +462,16 @@ class HealthExporter:
 
     def defer(self, end: Callable[[], None]) -> bool:
         """Have `end` called once what the main thread does here is whole; False if it is."""
+        if self._push is not None:
+            self._push.begin_flush()
         if self._closing.locked():
             self.hurry()
         return self._critical.defer(end)
+        if self._push is not None:
+            self._push.wait_flushed()
 
     def hurry(self) -> None:
-        """Do not wait for a last scrape."""
+        """Wait neither for a last scrape nor for a last push."""
         self._server.hurry()
 
     def abandon_in_child(self) -> None:
@@ -466,6 +479,8 @@ class HealthExporter:
         self._inert = True
 
     def __enter__(self) -> HealthExporter:
+        if self._push is not None:
+            self._push.hurry()
         return self
 
     def __exit__(

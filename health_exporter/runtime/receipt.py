@@ -104,6 +104,8 @@ class ReceiptWriter:
         self._full = {"state.json": make_state, "report.json": make_report}
         self._make_progress = make_progress
         self._wall = wall
+        self.listener: Callable[[str, Mapping[str, Any]], None] | None = None
+        """Told of every event, in the thread that has it."""
         self._complaints = Complaints(log)
         self._queue: queue.Queue[tuple[Callable[[], None], threading.Event]] = queue.Queue(
             _MAX_QUEUED
@@ -134,6 +136,10 @@ class ReceiptWriter:
             self.failures += 1
             return
         if self._in_time or self._queue.qsize() == 1:
+        if self._closed:
+            return
+        if self.listener is not None:
+            self.listener(event, fields)
             self._in_time = done.wait(_EVENT_WAIT_S)
 
     def request(self) -> None:
