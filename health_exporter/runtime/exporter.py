@@ -356,11 +356,11 @@ class HealthExporter:
             progress.timeout_s,
             self._watch.connected,
             None if self._error is None else type(self._error).__name__,
+            None if self._push is None else self._push.failures,
         )
 
     def snapshot(self) -> Snapshot:
         """All that one scrape exports."""
-            None if self._push is None else self._push.failures,
         whole = None if self._run is None else self._run.view()
         return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
 
@@ -437,12 +437,12 @@ class HealthExporter:
             self._closed = True
             ENDING.remove(self)
             fork.unwatch(self)
+            if self._push is not None:
+                self._push.close()
             self._watch.close()
             self._server.close()
             self._ended.set()
 
-            if self._push is not None:
-                self._push.close()
     def _end(self, status: str, error: BaseException | None) -> None:
         began = time.monotonic()
         # Only after a normal end is the device waited for: after any other it may hang for good,
@@ -456,31 +456,31 @@ class HealthExporter:
         self._watch.say_goodbye(status)
         if self._run is not None:
             self._run.finish(status, error)
+        if self._push is not None:
+            self._push.begin_flush()
         # A scrape could see the end since `finish` set the state; a slow disk must not make the
         # end longer than a launcher's grace.
         self._server.linger(max(0.0, self.settings.linger_s - (time.monotonic() - began)))
+        if self._push is not None:
+            self._push.wait_flushed()
 
     def defer(self, end: Callable[[], None]) -> bool:
         """Have `end` called once what the main thread does here is whole; False if it is."""
-        if self._push is not None:
-            self._push.begin_flush()
         if self._closing.locked():
             self.hurry()
         return self._critical.defer(end)
-        if self._push is not None:
-            self._push.wait_flushed()
 
     def hurry(self) -> None:
         """Wait neither for a last scrape nor for a last push."""
         self._server.hurry()
+        if self._push is not None:
+            self._push.hurry()
 
     def abandon_in_child(self) -> None:
         """In a forked child, a data loader's worker say, the exporter does nothing."""
         self._inert = True
 
     def __enter__(self) -> HealthExporter:
-        if self._push is not None:
-            self._push.hurry()
         return self
 
     def __exit__(
