@@ -100,12 +100,12 @@ class ReceiptWriter:
         self.folder = folder
         self.failures = 0
         self.written_time: float | None = None
+        self.listener: Callable[[str, Mapping[str, Any]], None] | None = None
+        """Told of every event, in the thread that has it."""
         self._interval_s = interval_s
         self._full = {"state.json": make_state, "report.json": make_report}
         self._make_progress = make_progress
         self._wall = wall
-        self.listener: Callable[[str, Mapping[str, Any]], None] | None = None
-        """Told of every event, in the thread that has it."""
         self._complaints = Complaints(log)
         self._queue: queue.Queue[tuple[Callable[[], None], threading.Event]] = queue.Queue(
             _MAX_QUEUED
@@ -123,6 +123,8 @@ class ReceiptWriter:
 
     def event(self, event: str, **fields: Any) -> None:
         """Append an event; it is on disk on return, unless the disk is slow."""
+        if self.listener is not None:
+            self.listener(event, fields)
         kind = str(fields.get("kind", event))
         self._counts[kind] = self._counts.get(kind, 0) + 1
         if self._counts[kind] > _MAX_EVENTS:
@@ -138,8 +140,6 @@ class ReceiptWriter:
         if self._in_time or self._queue.qsize() == 1:
         if self._closed:
             return
-        if self.listener is not None:
-            self.listener(event, fields)
             self._in_time = done.wait(_EVENT_WAIT_S)
 
     def request(self) -> None:

@@ -311,9 +311,9 @@ class Run:
             dict(self.rejected),
             self.receipts.failures,
             self.receipts.written_time,
+            self.judge.first_start_time,
         )
 
-            self.judge.first_start_time,
     def _info(self) -> dict[str, str]:
         has_flops = self.judge.monitor.flop_config is not None
         return {

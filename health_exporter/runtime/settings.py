@@ -250,10 +250,10 @@ def _optional(parse: Callable[[object, bool], Any]) -> Callable[[object, bool], 
 _PARSERS: Mapping[str, Callable[[object, bool], Any]] = {
     "str": _text,
     "bool": _flag,
+    "bool | None": _optional(_flag),
     "int | None": _optional(_whole),
     "float": _seconds,
     "float | None": _optional(_seconds),
-    "bool | None": _optional(_flag),
 }
 
 
