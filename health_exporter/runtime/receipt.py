@@ -138,8 +138,6 @@ class ReceiptWriter:
             self.failures += 1
             return
         if self._in_time or self._queue.qsize() == 1:
-        if self._closed:
-            return
             self._in_time = done.wait(_EVENT_WAIT_S)
 
     def request(self) -> None:
