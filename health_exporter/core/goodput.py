@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from health_exporter.core import argument
+
 _MARKS = 512
 """Marks kept. When full, every second one goes: a resume is then placed with a resolution of
 n_steps / 256 at worst, and exactly while the run is short."""
@@ -18,7 +20,7 @@ class Goodput:
     run, and interpolated in between.
     """
 
-    __slots__ = ("_every", "_last_step", "_marks", "_since", "productive_s")
+    __slots__ = ("_before_first", "_every", "_last_step", "_marks", "_since", "productive_s")
 
     def __init__(self) -> None:
         self.productive_s = 0.0
@@ -26,9 +28,12 @@ class Goodput:
         self._every = 1
         self._since = 0
         self._last_step = -1
+        self._before_first = -1  # the step before the first one: the monitor may come in late
 
     def add(self, step: int, seconds: float) -> None:
         """Count a step that took `seconds`."""
+        if not self.productive_s:
+            self._before_first = step - 1
         self.productive_s += seconds
         self._last_step = step
         self._since += 1
@@ -46,8 +51,8 @@ class Goodput:
         above = (self._last_step, self.productive_s)
         while self._marks and self._marks[-1][0] >= step:
             above = self._marks.pop()
-        below_step, below_s = self._marks[-1] if self._marks else (-1, 0.0)
-        share = (step - 1 - below_step) / (above[0] - below_step)
+        below_step, below_s = self._marks[-1] if self._marks else (self._before_first, 0.0)
+        share = (step - 1 - below_step) / max(1, above[0] - below_step)
         self.productive_s = below_s + max(0.0, share) * (above[1] - below_s)
         self._last_step = step - 1
         self._since = 0
@@ -57,6 +62,7 @@ class Goodput:
         return {
             "productive_s": self.productive_s,
             "last_step": self._last_step,
+            "before_first": self._before_first,
             "every": self._every,
             "marks": self._marks[:],
         }
@@ -69,8 +75,12 @@ class Goodput:
             KeyError, TypeError, ValueError: The state is damaged.
         """
         restored = cls()
-        restored.productive_s = float(state["productive_s"])
-        restored._last_step = int(state["last_step"])
-        restored._every = int(state["every"])
-        restored._marks = [(int(step), float(seconds)) for step, seconds in state["marks"]]
+        restored.productive_s = argument.nonnegative(state["productive_s"], "productive_s")
+        restored._last_step = argument.integer(state["last_step"], "last_step", minimum=-1)
+        restored._before_first = argument.integer(state["before_first"], "before_first", minimum=-1)
+        restored._every = argument.integer(state["every"], "every", minimum=1)
+        restored._marks = [
+            (argument.integer(step, "marks", minimum=0), argument.nonnegative(seconds, "marks"))
+            for step, seconds in state["marks"]
+        ]
         return restored

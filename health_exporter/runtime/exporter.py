@@ -201,7 +201,11 @@ class HealthExporter:
         batch_size: int | None,
         restart: bool,
     ) -> list[Anomaly]:
-        number = step if type(step) is int else argument.integer(step, "step", minimum=0)
+        try:
+            number = argument.integer(step, "step", minimum=0)
+        except (TypeError, ValueError):
+            self._progress.touch()  # a wrong number is no standstill
+            raise
         if restart:
             self._progress.forget_last_step()
         measured_s = self._progress.observe_step(number)
@@ -441,6 +445,8 @@ class HealthExporter:
                 self._push.close()
             self._watch.close()
             self._server.close()
+            if self._run is not None:
+                self._run.receipts.close()
             self._ended.set()
 
     def _end(self, status: str, error: BaseException | None) -> None:

@@ -178,13 +178,19 @@ class Judge:
                 first_step = argument.integer(first_step, "first_step", minimum=0)
             first_start = argument.finite(state["first_start_time"], "first_start_time")
             goodput = Goodput.from_state(state["goodput"])
-            counts = [int(count) for count in state["duration_counts"]]
+            counts = [
+                argument.integer(count, "duration_counts", minimum=0)
+                for count in state["duration_counts"]
+            ]
             if len(counts) != len(self._duration_counts):
                 raise StateError(f"duration_counts has {len(counts)} buckets")
-            total = argument.finite(state["duration_sum_s"], "duration_sum_s")
-            dates = {k: (float(at), int(step)) for k, (at, step) in state["last_anomalies"].items()}
+            total = argument.nonnegative(state["duration_sum_s"], "duration_sum_s")
+            dates = {
+                str(kind): (argument.finite(at, "last_anomalies"), argument.integer(step, kind))
+                for kind, (at, step) in state["last_anomalies"].items()
+            }
             monitor_state = state["monitor"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, StateError):
                 raise
             raise StateError(f"state is damaged: {type(error).__name__}: {error}") from error

@@ -82,6 +82,7 @@ class Progress:
             Seconds since the step before, without pauses; None for the first step.
         """
         now = self._monotonic()
+        self._pause_until(now)
         duration = None
         if self._last_step_s is not None:
             elapsed = now - self._last_step_s - self._paused_s
@@ -99,6 +100,18 @@ class Progress:
         """The training thread lives, though what it said could not be used."""
         mark = self.mark
         self.mark = Mark(mark.n + 1, self._monotonic(), self._wall(), mark.step)
+
+    def touch(self) -> None:
+        """Training goes on, though it is not known with which step."""
+        self._turn()
+
+    def _pause_until(self, now: float) -> None:
+        """Count the pause, if it is in one, up to now; what follows belongs to the next step."""
+        for index, (name, since) in enumerate(self._stack):
+            if name in _PAUSES:
+                self._paused_s += now - since
+                self._stack[index] = (name, now)
+                return
 
     def forget_last_step(self) -> None:
         """The next step comes after a resume: the time since the last one is no step time."""

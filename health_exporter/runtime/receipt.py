@@ -39,6 +39,10 @@ _FIRST_PAUSE_S = 1.0
 """The second report comes this soon, and each later pause is twice as long up to the interval: a
 run that dies young leaves a baseline too."""
 
+_CLOSE_S = 1.0
+"""A write that is under way when the exporter closes may take this long; a disk that hangs is left
+behind."""
+
 _MAX_QUEUED = 10_000
 _MAX_EVENTS = 10_000
 """Events kept in memory while the disk hangs, and events of one kind written in one attempt. More
@@ -111,6 +115,7 @@ class ReceiptWriter:
             _MAX_QUEUED
         )
         self._progress_asked = False
+        self._closed = False
         self._counts: dict[str, int] = {}
         self._in_time = True
         self._thread = threading.Thread(
@@ -121,8 +126,18 @@ class ReceiptWriter:
         """Begin writing; the first report is written at once."""
         self._thread.start()
 
+    def close(self) -> None:
+        """Write nothing more: the folder may be another exporter's from now on."""
+        self._closed = True
+        with contextlib.suppress(queue.Full):  # then there is enough to wake it
+            self._queue.put_nowait((lambda: None, threading.Event()))
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S)
+
     def event(self, event: str, **fields: Any) -> None:
         """Append an event; it is on disk on return, unless the disk is slow."""
+        if self._closed:
+            return
         if self.listener is not None:
             self.listener(event, fields)
         kind = str(fields.get("kind", event))
@@ -170,7 +185,7 @@ class ReceiptWriter:
         self._write_full()
         pause = min(_FIRST_PAUSE_S, self._interval_s)
         due = time.monotonic() + pause
-        while True:
+        while not self._closed:
             left = due - time.monotonic()
             try:
                 write, done = self._queue.get(timeout=max(0.0, min(left, _PROGRESS_S)))
@@ -182,7 +197,8 @@ class ReceiptWriter:
                     pause = min(2.0 * pause, self._interval_s)
                     due = time.monotonic() + pause
                 continue
-            write()
+            if not self._closed:
+                write()
             done.set()
 
     def _append(self, line: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from health_exporter.errors import ReceiptError
-from health_exporter.runtime.run import verdict
+from health_exporter.runtime.run import REPORT_SCHEMA_VERSION, verdict
 from health_exporter.runtime.saved import read_events, read_progress
 from health_exporter.snapshot import TERMINAL_STATES
 
@@ -37,6 +37,14 @@ def read_receipt(path: Path, *, now: float | None = None) -> dict[str, Any]:
     """
     file = _find(path)
     receipt = _read_report(file)
+    try:
+        return _complete(receipt, file, now)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise ReceiptError(f"{file} is damaged: {error!r}") from error
+
+
+def _complete(receipt: dict[str, Any], file: Path, now: float | None) -> dict[str, Any]:
+    """The receipt with what happened after it was written."""
     events, damaged = read_events(file.parent)
     progress = read_progress(file.parent, receipt["run"])
     _count_in(receipt, events, progress)
@@ -76,12 +84,17 @@ def _find(path: Path) -> Path:
 def _read_report(file: Path) -> dict[str, Any]:
     try:
         receipt = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ReceiptError(f"{file} cannot be read: {error}") from error
     required = ("schema_version", "run", "status", "written_at", "anomalies_by_kind", "restarts")
     missing = [key for key in required if not isinstance(receipt, dict) or key not in receipt]
     if missing:
         raise ReceiptError(f"{file} is no receipt: it lacks {', '.join(missing)}")
+    if receipt["schema_version"] != REPORT_SCHEMA_VERSION:
+        raise ReceiptError(
+            f"{file} has schema_version {receipt['schema_version']!r}, "
+            f"this package reads {REPORT_SCHEMA_VERSION}"
+        )
     return dict(receipt)
 
 

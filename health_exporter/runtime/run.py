@@ -99,11 +99,14 @@ class Run:
             if self._previous == "finished":
                 self._put_aside(f"run {self.settings.run!r} had finished")
             elif self._unused:
+                outages = saved.outages(state)
                 self.judge.load(state["judge"])
-                self._outages.extend(state["outages"])
+                self._outages.extend(outages)
                 self._resuming = self.judge.first_step is not None
-        except (StateError, KeyError) as error:
+        except StateError as error:
             self._put_aside(str(error))
+        except Exception as error:  # noqa: BLE001  # whatever is in the file, the run starts
+            self._put_aside(f"the saved state of run {self.settings.run!r} is damaged: {error!r}")
 
     def start(self) -> None:
         """Begin to write."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from health_exporter.catalog import STEP_SECONDS_BOUNDS
+from health_exporter.core import argument, strict_json
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.errors import StateError
 
@@ -16,6 +19,13 @@ FILES = ("state.json", "report.json", "events.jsonl", "progress.json")
 
 _ANOMALY_FIELDS = tuple(field.name for field in fields(Anomaly))
 _COUNTERS = ("n_steps", "last_step", "lost_steps", "n_tokens", "n_restarts")
+_BUCKETS = len(STEP_SECONDS_BOUNDS) + 1
+_EVENT_FIELDS: Mapping[str, tuple[tuple[str, type], ...]] = {
+    "anomaly": (("number", int), ("kind", str), ("step", int), ("detected_at_step", int)),
+    "restart": (("number", int), ("step", int)),
+    "state": (("state", str),),
+}
+"""What of an event is read again, and of which type it must be."""
 
 
 def read_state(folder: Path, run: str) -> dict[str, Any] | None:
@@ -61,12 +71,14 @@ def read_events(folder: Path) -> tuple[list[dict[str, Any]], int]:
     for line in filter(None, lines):
         try:
             event = json.loads(line)
-            event["time"] = float(event["time"])
-            event["event"] = str(event["event"])
-        except (ValueError, KeyError, TypeError):
-            damaged += 1
-        else:
+            event["time"] = argument.finite(event["time"], "time")
+            usable = all(isinstance(event[k], t) for k, t in _EVENT_FIELDS.get(event["event"], ()))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            usable = False
+        if usable:
             events.append(event)
+        else:
+            damaged += 1
     return events, damaged
 
 
@@ -74,8 +86,15 @@ def read_progress(folder: Path, run: str) -> dict[str, Any] | None:
     """The counters of `progress.json`; None if there are none, or they cannot be used."""
     try:
         progress = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
-        usable = progress["run"] == run and isinstance(progress["n_steps"], int)
-    except (OSError, ValueError, KeyError, TypeError):
+        for name in ("first_step", *_COUNTERS):
+            if progress[name] is not None or name != "n_tokens":
+                argument.integer(progress[name], name, minimum=0)
+        for name in ("written_time", "productive_s", "duration_sum_s"):
+            argument.nonnegative(progress[name], name)
+        for count in progress["duration_counts"]:
+            argument.integer(count, "duration_counts", minimum=0)
+        usable = progress["run"] == run and len(progress["duration_counts"]) == _BUCKETS
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return dict(progress) if usable else None
 
@@ -109,6 +128,21 @@ def bring_up_to_date(state: dict[str, Any], folder: Path) -> None:
             judge["goodput"]["last_step"] = progress["last_step"]
     except (KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{folder / 'state.json'} is damaged: {error!r}") from error
+
+
+def outages(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The ranks' outages in a saved state.
+
+    Raises:
+        StateError: The state is damaged.
+    """
+    listed = state.get("outages")
+    fields = ("kind", "rank", "ended_at")
+    if not isinstance(listed, list) or not all(
+        isinstance(outage, dict) and all(name in outage for name in fields) for outage in listed
+    ):
+        raise StateError("the outages of the saved state are damaged")
+    return [strict_json.encode(outage) for outage in listed]
 
 
 def put_aside(folder: Path) -> Path | None:

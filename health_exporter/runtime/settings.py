@@ -168,7 +168,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(PREFIX).lower(): value
         for name, value in sorted(environ.items())
-        if name.startswith(PREFIX) and name != _CONFIG
+        if name.startswith(PREFIX) and name != _CONFIG and value  # templates leave empty ones
     }
 
 
@@ -224,7 +224,10 @@ def _seconds(value: object, from_text: bool) -> float:
             raise ValueError("must be a number of seconds") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError("must be a number of seconds")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("must be a finite number of seconds") from None
 
 
 def _flag(value: object, from_text: bool) -> bool:
@@ -260,12 +263,27 @@ _PARSERS: Mapping[str, Callable[[object, bool], Any]] = {
 def _check_names(settings: Settings) -> list[str]:
     if not settings.run.strip():
         return [f"run must not be empty, got {settings.run!r}"]
+    problems = [
+        f"{name} must be text in UTF-8, got {value!r}"
+        for name in ("run", "model", "receipt_dir", "address")
+        if not _is_text(value := getattr(settings, name))
+    ]
+    if problems:
+        return problems
     # It names a folder (percent-encoded, three bytes a byte) whose name the system limits to 255.
     if len(settings.run.encode()) > 80:
         return [f"run must be at most 80 bytes long, got {len(settings.run.encode())}"]
     if not settings.receipt_dir:
         return ["receipt_dir must not be empty, got ''"]
     return []
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # bytes of the environment that are no UTF-8
+        return False
+    return "\0" not in value
 
 
 def _check_ranks(settings: Settings) -> list[str]:
