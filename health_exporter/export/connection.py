@@ -18,9 +18,12 @@ _CHUNK_BYTES = 16384
 # with unread bytes resets the connection, and the client might never see the answer.
 _DRAIN_S = 1.0
 _DRAIN_BYTES = 1 << 20
-# How long the table waits for the thread of an evicted connection before it evicts another. The
-# thread has only to notice, but native code may hold the interpreter's lock.
-_EVICTION_S = 1.0
+# An answer that has been on its way for less is not cut off to make room: a reader needs a few
+# milliseconds, over a bad line a second.
+_SENDING_PATIENCE_S = 1.0
+# While there is no room, how often to look who else could make way. The thread of a connection that
+# had to has only to notice.
+_LOOK_AGAIN_S = 0.1
 
 
 class Stage(enum.Enum):
@@ -42,7 +45,6 @@ class Connection:
         self.sock = sock
         self.client = client
         self.deadline = deadline
-        self.shut = False
         self.enter(Stage.SILENT)
 
     def enter(self, stage: Stage) -> None:
@@ -55,7 +57,6 @@ class Connection:
         By the socket class's own method: TLS sockets override it with one that must not be called
         from another thread.
         """
-        self.shut = True
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
@@ -153,7 +154,7 @@ class ConnectionTable:
     def evict_one(self) -> None:
         """Shut down, of those with a thread, the one that has kept it waiting for longest.
 
-        It receives, or it sends: none in a handler. Its thread will remove it.
+        It has not delivered its request or does not read its answer. Its thread will remove it.
         """
         with self._changed:
             self._evict_one()
@@ -166,7 +167,7 @@ class ConnectionTable:
         with self._changed:
             while self._open and self.full:
                 self._evict_one()
-                self._changed.wait(_EVICTION_S)
+                self._changed.wait(_LOOK_AGAIN_S)
             return self._open
 
     def wait_for_close(self, timeout_s: float) -> None:
@@ -217,10 +218,12 @@ class ConnectionTable:
         self._connections.pop(connection, None)
 
     def _evict_one(self) -> None:
+        sending_since = time.monotonic() - _SENDING_PATIENCE_S
         waiting = [
             each
             for each in self._connections
-            if each.stage in (Stage.RECEIVING, Stage.SENDING) and not each.shut
+            if each.stage is Stage.RECEIVING
+            or (each.stage is Stage.SENDING and each.since < sending_since)
         ]
         if waiting:
             min(waiting, key=lambda each: each.since).shut_down()

@@ -46,4 +46,3 @@ def _abandon_all() -> None:
     _lock = threading.Lock()
     for owner in list(_owners):
         owner.abandon_in_child()
-    _owners.clear()

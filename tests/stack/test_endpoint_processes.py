@@ -188,6 +188,60 @@ time.sleep(600)
     assert exchange(first.port, get("/ok")).body == b"ok"
 
 
+def test_a_fork_disturbs_no_client_of_the_parent(trainer: Callable[[str], Trainer]):
+    first = trainer("""
+def slow(request):
+    tell("in the handler")
+    go_on.wait()
+    return Response(body=b"done")
+
+go_on = threading.Event()
+busy = Endpoint({"/slow": slow, "/ok": slow}, address="127.0.0.1")
+busy.start()
+tell(busy.port)
+sys.stdin.readline()
+if os.fork() == 0:
+    time.sleep(600)
+go_on.set()
+time.sleep(600)
+""")
+    port = int(first.next_line())
+    with contextlib.ExitStack() as held:
+        silent = held.enter_context(contextlib.closing(connect(port)))
+        waiting = held.enter_context(contextlib.closing(connect(port)))
+        waiting.sendall(get("/slow"))
+        assert first.next_line() == "in the handler"
+        first.go_on()
+
+        assert read_answer(waiting).body == b"done"
+        silent.sendall(get("/ok"))
+        assert read_answer(silent).body == b"done"
+
+
+def test_a_child_waits_for_no_lock_that_was_held_at_the_fork(trainer: Callable[[str], Trainer]):
+    first = trainer("""
+from health_exporter.export import fork
+
+def hold():
+    with endpoint._lock, endpoint._connections._changed, fork._lock:
+        held.set()
+        time.sleep(600)
+
+held = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+if os.fork() == 0:
+    endpoint.close()
+    endpoint._connections.evict_one()  # what the thread of a handler that forks may still do
+    with Endpoint({}, address="127.0.0.1"):
+        tell("well")
+    os._exit(0)
+time.sleep(600)
+""")
+
+    assert first.next_line() == "well"
+
+
 def test_a_child_may_have_an_endpoint_of_its_own(trainer: Callable[[str], Trainer]):
     first = trainer("""
 if os.fork() == 0:
@@ -328,6 +382,37 @@ time.sleep(600)
         assert read_answer(waiting).body == b"ok"
     first.kill()
     assert first.end()[1].count("cannot accept connections") == 1
+
+
+def test_without_file_descriptors_a_silent_client_gives_its_own(trainer: Callable[[str], Trainer]):
+    first = trainer("""
+patient = Endpoint(
+    {"/ok": lambda request: Response(body=b"ok")},
+    address="127.0.0.1",
+    limits=Limits(request_timeout_s=600),
+)
+patient.start()
+tell(patient.port)
+sys.stdin.readline()
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, limit[1]))
+held = []
+try:
+    while True:
+        held.append(os.dup(0))
+except OSError:
+    tell("none left")
+time.sleep(600)
+""")
+    port = int(first.next_line())
+    with contextlib.ExitStack() as held:
+        silent = [held.enter_context(contextlib.closing(connect(port))) for _ in range(3)]
+        assert exchange(port, get("/ok")).status == 200
+        first.go_on()
+        assert first.next_line() == "none left"
+
+        assert exchange(port, get("/ok")).body == b"ok"
+        assert is_closed_by_server(silent[0])
 
 
 def test_a_restart_on_the_same_port_binds_at_once(trainer: Callable[[str], Trainer]):

@@ -358,6 +358,17 @@ def test_a_refused_body_does_not_reset_the_answer(serve: Serve):
         assert read_answer(sock).status == 405
 
 
+def test_a_refused_client_sees_the_end_of_the_answer_at_once(serve: Serve):
+    endpoint = serve()
+    durations_s = []
+    for _ in range(5):
+        began = time.monotonic()
+        exchange(endpoint.port, get("/ok", method="POST", Content_Length="9"))
+        durations_s.append(time.monotonic() - began)
+
+    assert min(durations_s) < 0.5  # not after the second for which the rest is read
+
+
 # Handlers that fail
 
 

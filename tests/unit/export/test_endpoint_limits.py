@@ -99,7 +99,8 @@ def test_when_full_the_oldest_slow_sender_makes_way(serve: Serve):
 
 def test_when_full_a_client_that_does_not_read_makes_way(serve: Serve):
     endpoint = serve(
-        routes={"/huge": lambda r: Response(body=HUGE)}, limits=Limits(max_connections=2)
+        routes={"/huge": lambda r: Response(body=HUGE)},
+        limits=Limits(max_connections=2, response_timeout_s=600),
     )
     with contextlib.ExitStack() as held:
         for number in range(2):
@@ -123,6 +124,20 @@ def test_a_request_being_handled_does_not_make_way(serve: Serve, gate: Gate):
 
         assert [read_answer(sock).body for sock in clients] == [b"through the gate"] * 2
         assert read_answer(waiting).body == b"ok\n"
+
+
+def test_an_answer_on_its_way_is_not_cut_off_to_make_room(serve: Serve):
+    body = b"x" * (16 << 20)
+    endpoint = serve(
+        routes={"/large": lambda r: Response(body=body)}, limits=Limits(max_connections=1)
+    )
+    with contextlib.ExitStack() as held:
+        reader = held.enter_context(contextlib.closing(connect(endpoint.port)))
+        reader.sendall(get("/large"))
+        assert reader.recv(1, socket.MSG_PEEK)
+        held.enter_context(contextlib.closing(connect(endpoint.port)))
+
+        assert len(read_answer(reader).body) == len(body)
 
 
 def test_the_threads_are_bounded_however_many_speak(serve: Serve):
