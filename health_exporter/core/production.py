@@ -51,8 +51,8 @@ LOSS = SpikeSettings(
     # One bad batch among hundreds raises the loss of its step by several per cent, and the next
     # step is as before. Alone, a value must stand out by 8 % of the level, or be unmistakable;
     # from its second value on, a smaller jump is found by the sum of the two.
-    jump_floor=0.08,
-    unmistakable=1.5,  # 9 spreads: a 12-sigma spike is always seen, whatever the MAD's error
+    jump_floor=0.1,
+    unmistakable=8.0,  # 9 spreads: a 12-sigma spike is always seen, whatever the MAD's error
     # Where a tenth of the values lies further up than the middle half explains (a loss with two
     # modes, a skewed one), that tenth gives the scale. Of Gaussian noise the upper tenth begins
     # at 1.28 spreads; 1.6 leaves it alone, sampling error included.
@@ -66,14 +66,14 @@ LOSS = SpikeSettings(
     # as Student's t with 3 degrees of freedom has them once in a thousand, raise the threshold
     # to the 45 spreads that it exceeds once in 100,000. Beyond that they are those of a running
     # mean begun afresh, which is bounded: twice the dip, at least 60 spreads.
-    gaussian_dip=4.5,
-    dip_power=2.5,
-    dip_limit=60.0,
+    gaussian_dip=4.0,
+    dip_power=3.3,
+    dip_limit=100.0,
     dip_factor=2.0,
     # Two neighbours of 4 spreads each, or 6 and 2: as improbable as one of 5.7.
     double_threshold=8.0,
     # Twice the depth of sums of neighbours, 4.5 for independent noise and 6 for correlated noise.
-    double_dip_factor=2.0,
+    double_dip_factor=2.2,
     double_share=0.75,  # so that one high value needs a neighbour of a third of its height
     # A trend cannot be told from noise in fewer values than 24; until then the threshold falls
     # from 16 spreads (5 values) to 8.
@@ -82,8 +82,9 @@ LOSS = SpikeSettings(
     start_spread_limit=inf,
     sample_inflation=20.0,  # 1.7 times the threshold for 24 values, 1.1 for 64: the MAD's error
     # Spikes that recover last 1 to 7 logged values; what lasts longer is a level.
+    tail_inflation=0.25,
     rebase_after=8,
-    event_gap=1,  # neighbours are one event; the next spike is the next event
+    event_end=2.0,  # back in the noise; above it, values go on with the event
     worse=2.0,  # an event that has doubled is news: a ripple before the blow-up must not hide it
 )
 
@@ -91,21 +92,21 @@ GRAD = SpikeSettings(
     log_space=True,  # gradient norms scatter by factors
     trend_window=0,
     # 6 spreads of 10 % are a factor of 1.8: less is no explosion, however quiet the run.
-    spread_floor=0.1,
+    spread_floor=0.11,
     jump_floor=0.0,  # the floor above is one
-    unmistakable=1.0,
+    unmistakable=0.0,
     tail_share=0.1,  # as for the loss
     tail_spread=1.6,
     # Gradient norms of some runs are heavy-tailed upwards for good: a value must exceed by a
     # quarter what happens once in 512 steps, and two neighbours together by as much as two such.
     rise_factor=1.25,
     double_rise_factor=2.0,
-    gaussian_dip=4.5,  # as for the loss, from here on
-    dip_power=2.5,
-    dip_limit=60.0,
+    gaussian_dip=4.0,  # as for the loss, from here on
+    dip_power=3.3,
+    dip_limit=100.0,
     dip_factor=2.0,
     double_threshold=8.0,
-    double_dip_factor=2.0,
+    double_dip_factor=2.2,
     double_share=0.75,
     start=24,
     start_inflation=8.0,
@@ -113,8 +114,9 @@ GRAD = SpikeSettings(
     # However the first norms scatter, ten times their median and more than any of them is a
     # spike, once the start is nearly over.
     start_spread_limit=log(10.0) / 6.0,
+    tail_inflation=0.25,
     rebase_after=8,
-    event_gap=1,
+    event_end=2.0,
     worse=2.0,
 )
 
@@ -125,8 +127,8 @@ DRIFT = DriftSettings(
     spread_share=0.25,  # that 0.22: blocks cannot scatter less than their own noise
     level_share=0.005,  # half a per cent in a block is a change of data, not divergence
     allowance=1.0,  # half of the shift that is looked for, two scales (Page 1954)
-    limit=12.0,  # expected once in e^24 blocks of independent noise, and never at half the scale
-    most=6.0,  # one block is no drift, whatever its level: two must be high
+    limit=18.0,  # expected once in e^24 blocks of independent noise, and never at half the scale
+    most=10.0,  # one block is no drift, whatever its level: two must be high
 )
 
 SPEED = SpeedSettings(

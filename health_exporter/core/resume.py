@@ -79,12 +79,14 @@ class ResumeComparison:
     Attributes:
         open: A resume is being judged.
         fresh: Losses after the resume so far, while it is being judged.
-        found: `(baseline, z-score)` of the discontinuity that `judge` has just found.
+        found: `(baseline, z-score)` of the discontinuity that `judge` has just found: what the
+            same step gave before, or else the level around the checkpoint; and the mean excess so
+            far in its standard errors.
         first_step: First step after the resume.
     """
 
     __slots__ = (
-        "_differences", "_earlier", "_level", "_scale", "first_step", "found", "fresh", "history",
+        "_differences", "_earlier", "_level", "_scale", "_z", "first_step", "found", "fresh", "history",
         "open", "settings",
     )  # fmt: skip
 
@@ -94,6 +96,7 @@ class ResumeComparison:
         self._earlier: dict[int, float] = {}
         self.open = False
         self.fresh: list[float] = []
+        self._z = 0.0
         self._differences: list[float] = []
         self._level = self._scale = 0.0
         self.first_step = 0
@@ -150,7 +153,7 @@ class ResumeComparison:
         else:
             found = earlier is not None and pairs in settings.offset_after and self._offset(pairs)
         if found:
-            self._conclude(n, pairs)
+            self._conclude()
             return True
         if n >= settings.offset_after[-1]:
             self._close()
@@ -159,20 +162,23 @@ class ResumeComparison:
     def _jumped(self, n: int, pairs: int) -> bool:
         settings = self.settings
         excess = (sum(self.fresh) / n - self._level) / self._scale
+        self._z = excess * sqrt(n)
         difference = sum(self._differences) / pairs / self._scale if pairs else None
         if n == 1:
             return excess >= settings.at_once and (
                 difference is None or difference >= settings.at_once / 2.0
             )
         if difference is None:
-            return excess * sqrt(n) >= settings.alone or excess <= -settings.fall
+            return self._z >= settings.alone or excess <= -settings.fall
         if excess <= -settings.fall and difference <= -settings.fall:
             return True
-        return excess * sqrt(n) >= settings.early and difference >= settings.early_pairs
+        return self._z >= settings.early and difference >= settings.early_pairs
 
     def _stayed(self, pairs: int) -> bool:
         settings = self.settings
-        excess = (sum(self.fresh) / len(self.fresh) - self._level) / self._scale
+        n = len(self.fresh)
+        excess = (sum(self.fresh) / n - self._level) / self._scale
+        self._z = excess * sqrt(n)
         if not pairs:
             return excess >= settings.lasting_alone
         difference = sum(self._differences) / pairs / self._scale
@@ -190,15 +196,14 @@ class ResumeComparison:
         ]
         mean = sum(means) / _GROUPS
         variance = sum((value - mean) ** 2 for value in means) / (_GROUPS - 1)
-        return mean > settings.offset_errors * sqrt(variance / _GROUPS)
+        # Pairs that agree exactly have no scatter: rounding is the least there is.
+        error = max(sqrt(variance / _GROUPS), 1e-3 * self._scale)
+        self._z = mean / error
+        return self._z > settings.offset_errors
 
-    def _conclude(self, n: int, pairs: int) -> None:
-        mean = sum(self.fresh) / n
-        if pairs:
-            difference = sum(self._differences) / pairs
-            self.found = (self.fresh[-1] - self._differences[-1], difference / self._scale)
-        else:
-            self.found = (self._level, (mean - self._level) / self._scale)
+    def _conclude(self) -> None:
+        baseline = self.fresh[-1] - self._differences[-1] if self._differences else self._level
+        self.found = (baseline, self._z)
         self._close()
 
     def _close(self) -> None:

@@ -22,13 +22,13 @@ class SpikeSignal(Signal):
 
     Attributes:
         threshold: z-score above which a value is anomalous, as the tails have it now.
-        rebased: The newest value completed a run of anomalous ones, which is the new baseline.
+        rebased: The newest value is the one from which on an event is a new level.
         baseline: Window of the values; once the trend is known, of what it leaves of them.
     """
 
     __slots__ = (
-        "_centre", "_count", "_double_threshold", "_event_z", "_floor", "_full", "_highest",
-        "_jump", "_level", "_low", "_low_double", "_pending", "_previous", "_quiet", "_seen",
+        "_centre", "_count", "_double_threshold", "_event_length", "_event_z", "_floor", "_full", "_highest",
+        "_jump", "_level", "_low", "_low_double", "_pending", "_previous", "_seen",
         "_spread", "_start", "_top", "_upper", "_z", "nominal_threshold", "rebased", "settings",
         "tail",
     )  # fmt: skip
@@ -63,7 +63,7 @@ class SpikeSignal(Signal):
         self._previous = 0.0  # the z-score before
         self._pending: list[float] = []  # anomalous values in a row
         self._event_z = 0.0  # highest z-score of the open event, 0.0 when none is open
-        self._quiet = 0  # values since its last anomalous one
+        self._event_length = 0  # values since it began
         self.rebased = False
 
     @property
@@ -134,7 +134,7 @@ class SpikeSignal(Signal):
         if z > 2.0 and self._anomalous(z, previous, excess, centre):
             return self._add_anomalous(value, z)
         if self._event_z:
-            self._settle()
+            self._settle(z)
         self._take(value)
         return False
 
@@ -142,11 +142,12 @@ class SpikeSignal(Signal):
         """Whether a value is above what the noise and the tails explain."""
         settings = self.settings
         inflation = 1.0
+        if self.tail.share < 1.0:
+            inflation += settings.tail_inflation * (1.0 - self.tail.share)
         if not self._full:
-            inflation += (settings.sample_inflation / len(self.baseline)) ** 2
-        threshold = self.threshold * inflation
-        if z > threshold and (
-            excess > self._jump * abs(centre) or z > threshold * settings.unmistakable
+            inflation *= self._sample_inflation()
+        if z > self.threshold * inflation and (
+            excess > self._jump * abs(centre) or z > settings.unmistakable * inflation
         ):
             return True
         double = self._double_threshold * inflation
@@ -164,7 +165,7 @@ class SpikeSignal(Signal):
         if value > self._highest and z > self.nominal_threshold * inflation:
             return self._add_anomalous(value, z)
         if self._event_z:
-            self._settle()
+            self._settle(z)
         self._take(value)
         return False
 
@@ -172,7 +173,7 @@ class SpikeSignal(Signal):
         """Keep an anomalous value out of the window; whether it is to be reported."""
         pending = self._pending
         pending.append(value)
-        self._quiet = 0
+        self._event_length += 1
         news = z > self._event_z * self.settings.worse
         if news or z > self._event_z:
             self._event_z = z
@@ -183,12 +184,15 @@ class SpikeSignal(Signal):
                 self._take(kept)
         return news
 
-    def _settle(self) -> None:
-        """A value of an open event that was not anomalous."""
-        self._pending.clear()
-        self._quiet += 1
-        if self._quiet >= self.settings.event_gap:
+    def _settle(self, z: float) -> None:
+        """A value that is not anomalous, while an event is open."""
+        self._pending = []
+        if z < self.settings.event_end:
             self._event_z = 0.0
+            self._event_length = 0
+            return
+        self._event_length += 1
+        self.rebased = self._event_length == self.settings.rebase_after
 
     def _take(self, value: float) -> None:
         """Take a value into the windows."""
@@ -224,7 +228,15 @@ class SpikeSignal(Signal):
             level.push(value)
         self._full = False
 
+    def _sample_inflation(self) -> float:
+        """By how much a spread of so few values may be too small."""
+        return 1.0 + (self.settings.sample_inflation / len(self.baseline)) ** 2
+
     def _deepen(self, z: float, double: float) -> None:
+        if not self._full:
+            inflation = self._sample_inflation()
+            z /= inflation
+            double /= inflation
         self._low = min(self._low, z)
         self._low_double = min(self._low_double, double)
         if self.tail.short:
@@ -289,7 +301,7 @@ class SpikeSignal(Signal):
             "previous": self._previous,
             "pending": list(self._pending),
             "event_z": self._event_z,
-            "quiet": self._quiet,
+            "event_length": self._event_length,
             "tail": self.tail.state(),
             "block": [self._seen, self._low, self._low_double, self._top],
         }
@@ -315,7 +327,7 @@ class SpikeSignal(Signal):
         signal._previous = argument.finite(state["previous"], "previous")
         signal._pending = [argument.finite(value, "pending") for value in state["pending"]]
         signal._event_z = argument.finite(state["event_z"], "event_z")
-        signal._quiet = argument.integer(state["quiet"], "quiet", minimum=0)
+        signal._event_length = argument.integer(state["event_length"], "event_length", minimum=0)
         signal.tail = Tail.from_state(state["tail"])
         seen, low, low_double, top = state["block"]
         signal._seen = argument.integer(seen, "block", minimum=0)

@@ -35,9 +35,10 @@ class SpikeSettings:
             as high.
         sample_inflation: Afterwards it is 1 + (sample_inflation / n)^2 times as high, until the
             window is full.
+        tail_inflation: While the tails are not known, up to 1 + tail_inflation times.
         start_spread_limit: Largest spread at the start.
         rebase_after: Anomalous values in a row that become the new baseline.
-        event_gap: Values that are not anomalous between two events.
+        event_end: z-score below which an event is over.
         worse: Multiples of an event's highest z-score at which it is reported again.
     """
 
@@ -60,7 +61,8 @@ class SpikeSettings:
     start: int
     start_inflation: float
     sample_inflation: float
+    tail_inflation: float
     start_spread_limit: float
     rebase_after: int
-    event_gap: int
+    event_end: float
     worse: float

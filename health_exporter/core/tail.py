@@ -43,6 +43,11 @@ class Tail:
         self.dip = self.double_dip = self.rise = 0.0
 
     @property
+    def share(self) -> float:
+        """Share (0 to 1) of the values that it takes to know the tails roughly: 256 of them."""
+        return min(1.0, 32.0 * len(self._dips) / _BLOCKS)
+
+    @property
     def short(self) -> bool:
         """Fewer than 1,024 values: too few for a deep one to be left out."""
         return len(self._dips) < _BLOCKS // 4
