@@ -291,11 +291,11 @@ def test_a_new_run_whose_first_observation_is_refused_has_no_restart(killed: Pat
     with pytest.raises(TypeError):
         run.observe(
             5,
-            "no loss",
+            "no loss",  # type: ignore[arg-type]
             grad_norm=None,
             step_time_s=None,
             batch_size=None,
-            restart=False,  # type: ignore[arg-type]
+            restart=False,
         )
     observe(run, 6)
 
