@@ -1,0 +1,168 @@
+"""Tables with a header: CSV, TSV, exports of Weights & Biases, Lightning's metrics.csv."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, ClassVar
+
+from health_exporter.replay import column
+from health_exporter.replay.json_lines import SAMPLED
+from health_exporter.replay.number import number, unix_time, whole
+from health_exporter.replay.reader import NO, Guess
+from health_exporter.replay.row import Row
+from health_exporter.replay.source import lines
+from health_exporter.replay.tally import Tally
+
+_DELIMITERS = ",\t;"
+_TRUE = ("true", "1", "1.0", "yes")
+
+Record = tuple[int, list[str]]
+
+
+class TableReader:
+    """A header and rows below it; empty cells say nothing."""
+
+    name: ClassVar = "csv"
+    title: ClassVar = "table (CSV or TSV)"
+
+    def __init__(self, mapping: Mapping[str, str]) -> None:
+        self._mapping = mapping
+
+    def detect(self, head: bytes) -> Guess:
+        """Is the first line a header with a loss, and are the next ones as wide?"""
+        texts = [raw.decode("utf-8", "replace").strip("\ufeff\r") for raw in head.split(b"\n")]
+        texts = [text for text in texts[:SAMPLED] if text.strip() and text[0] != "#"]
+        if len(texts) < 2 or texts[0].lstrip()[:1] in ("{", "["):
+            return NO
+        delimiter = _delimiter(texts[0])
+        header = _split(texts[0], delimiter)
+        if delimiter is None or len(header) < 2 or any(map(_is_number, header)):
+            return NO
+        body = [_split(text, delimiter) for text in texts[1:]]
+        fitting = [cells for cells in body if len(cells) == len(header)]
+        if 2 * len(fitting) < len(body):
+            return NO
+        samples = column.collect(dict(zip(header, cells, strict=True)) for cells in fitting)
+        if "loss" not in self._mapping and not column.choose(samples, {}):
+            return NO
+        kind = {",": "commas", "\t": "tabs", ";": "semicolons"}[delimiter]
+        return Guess(
+            confidence=0.9, why=f"a header with {len(header)} columns, separated by {kind}"
+        )
+
+    def rows(self, stream: BinaryIO, tally: Tally) -> Iterator[Row]:
+        """The rows; a header that comes again is left out.
+
+        Raises:
+            LogError: No column is a loss, or one that the user named does not exist.
+        """
+        records = _records(stream, tally)
+        header = next(records, (0, []))[1]
+        first = list(itertools.islice(records, SAMPLED))
+        samples = {name: column.Sample() for name in header}
+        for _, cells in first:
+            for name, cell in zip(header, cells, strict=False):
+                if cell != "":
+                    samples[name].add(cell)
+        chosen = column.choose(samples, self._mapping)
+        if not chosen:
+            raise column.missing_loss(samples)
+        tally.columns.update(chosen)
+        runs = column.runs_of(samples)
+        if len(runs) > 1:
+            tally.note(
+                f"the table holds {len(runs)} runs; this is the one of {chosen['loss']!r} "
+                "(another one: --map loss=COLUMN)"
+            )
+        if "step" not in chosen:
+            tally.note("no column is a step (name it with --map step=NAME): rows are numbered")
+        return _rows(itertools.chain(first, records), header, chosen, tally)
+
+
+def _rows(
+    records: Iterator[Record], header: Sequence[str], chosen: Mapping[str, str], tally: Tally
+) -> Iterator[Row]:
+    width = len(header)
+    places = {name: header.index(key) for name, key in chosen.items()}
+    at_step, at_loss = places.get("step"), places["loss"]
+    at_norm, at_seconds = places.get("grad_norm"), places.get("step_time_s")
+    at_rate, at_time, at_restart = (places.get(name) for name in ("lr", "time", "restart"))
+    factor = column.factor_of(chosen.get("step_time_s", ""))
+    count = 0
+    header_cells = list(header)
+    for line, cells in records:
+        if len(cells) != width:
+            if cells:
+                tally.damage(line, f"{len(cells)} cells where the header has {width}")
+            continue
+        try:
+            loss = number(cells[at_loss])
+            norm = None if at_norm is None else number(cells[at_norm])
+            seconds = None if at_seconds is None else number(cells[at_seconds])
+            rate = None if at_rate is None else number(cells[at_rate])
+            if at_step is None:
+                count += loss is not None
+                step: int | None = count
+            else:
+                step = whole(cells[at_step])
+        except ValueError as error:
+            if cells != header_cells:
+                tally.damage(line, str(error))
+            continue
+        if step is None or (loss is None and norm is None and seconds is None):
+            continue
+        tally.n_rows += 1
+        restart = at_restart is not None and cells[at_restart].lower() in _TRUE
+        yield Row(
+            step,
+            loss,
+            norm,
+            None if seconds is None else seconds * factor,
+            rate,
+            None if at_time is None else unix_time(cells[at_time]),
+            "the log says so" if restart else "",
+            line,
+        )
+
+
+def _records(stream: BinaryIO, tally: Tally) -> Iterator[Record]:
+    """Header and rows as cells."""
+    numbered = ((n, text) for n, text in lines(stream, tally) if text and text[0] != "#")
+    first = next(numbered, None)
+    if first is None:
+        return
+    delimiter = _delimiter(first[1]) or ","
+    yield first[0], _split(first[1], delimiter)
+    for line, text in numbered:
+        if '"' in text:
+            try:
+                yield line, _split(text, delimiter)
+            except csv.Error as error:
+                tally.damage(line, str(error))
+        else:
+            yield line, text.split(delimiter)
+
+
+def _delimiter(header: str) -> str | None:
+    counts = {delimiter: header.count(delimiter) for delimiter in _DELIMITERS}
+    best = max(counts, key=lambda delimiter: counts[delimiter])
+    return best if counts[best] else None
+
+
+def _split(text: str, delimiter: str | None) -> list[str]:
+    """The cells of a line. No trainer's log has line ends within cells."""
+    if delimiter is None:
+        return [text]
+    if '"' not in text:
+        return [cell.strip() for cell in text.split(delimiter)]
+    cells: list[Any] = next(csv.reader([text.replace("\0", "\ufffd")], delimiter=delimiter), [])
+    return [str(cell).strip() for cell in cells]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return number(text) is not None
+    except ValueError:
+        return False
