@@ -95,7 +95,7 @@ class EventQueue:
                 if event == "anomaly"
                 else SeverityNumber.SEVERITY_NUMBER_INFO
             ),
-            body=AnyValue(string_value=str(fields.get("kind", event))),
+            body=_any(fields.get("kind", event)),
             attributes=[_pair(name, value) for name, value in attributes.items()],
         )
         if "event_name" in LogRecord.DESCRIPTOR.fields_by_name:
@@ -104,12 +104,14 @@ class EventQueue:
 
 
 def _pair(name: str, value: object) -> KeyValue:
+    return KeyValue(key=name, value=_any(value))
+
+
+def _any(value: object) -> AnyValue:
     if isinstance(value, bool):
-        content = AnyValue(bool_value=value)
-    elif isinstance(value, int) and -(2**63) <= value < 2**63:
-        content = AnyValue(int_value=value)
-    elif isinstance(value, float):
-        content = AnyValue(double_value=value)
-    else:
-        content = AnyValue(string_value=str(value).encode("utf-8", "replace").decode())
-    return KeyValue(key=name, value=content)
+        return AnyValue(bool_value=value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return AnyValue(int_value=value)
+    if isinstance(value, float):
+        return AnyValue(double_value=value)
+    return AnyValue(string_value=str(value).encode("utf-8", "replace").decode())

@@ -103,7 +103,7 @@ class Collector:
         self._came = threading.Condition()
 
         class Handle(Handler):
-            def do_POST(self) -> None:
+            def do_POST(self) -> None:  # noqa: N802  # the library's name
                 collector._take(self)
 
             def log_message(self, format: str, *args: object) -> None:

@@ -29,7 +29,7 @@ def full_step(**changes: object) -> StepView:
         duration_counts=COUNTS,
         duration_sum_s=1234.5,
         anomalies={kind: number for number, kind in enumerate(KINDS)},
-        last_anomalies={kind: (ATTEMPT_START + 9.0, 60) for kind in KINDS},
+        last_anomalies=dict.fromkeys(KINDS, (ATTEMPT_START + 9.0, 60)),
         n_restarts=2,
         continuity_ok=False,
         productive_s=1200.0,

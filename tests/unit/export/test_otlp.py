@@ -171,7 +171,8 @@ def test_text_that_is_no_utf8_does_not_hold_up_the_rest():
         ("system.network.io", "By", "sum", "system_network_io_bytes_total"),
         ("memory.utilization", "1", "gauge", "memory_utilization_ratio"),
         ("requests", "1", "sum", "requests_total"),
-        ("broken.metric.speed.km/h", "km/h", "gauge", "broken_metric_speed_km_h_km_per_hour"),
+        ("train.speed", "km/h", "gauge", "train_speed_km_per_hour"),
+        ("cpu.seconds.total", "s", "sum", "cpu_seconds_total"),
         ("astro.light.speed", "m/s", "gauge", "astro_light_speed_meters_per_second"),
     ],
 )

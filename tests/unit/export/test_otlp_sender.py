@@ -63,9 +63,7 @@ def test_default_endpoint_is_the_standard_one():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_body_is_compressed_where_asked_for(
-    collector: Collector, data: MetricsData, encoding: str
-):
+def test_body_is_compressed_where_asked_for(collector: Collector, data: MetricsData, encoding: str):
     make_sender({ENDPOINT: collector.url, "OTEL_EXPORTER_OTLP_COMPRESSION": encoding}).send(data)
     (one,) = collector.received
     assert one.headers["content-encoding"] == encoding
@@ -161,7 +159,9 @@ def test_trainers_random_numbers_are_left_alone(collector: Collector, data: Metr
 
 
 def test_no_secret_is_shown():
-    client = HttpClient({ENDPOINT: "https://user:s3cret@otlp.example:4318/x?token=s3cret"}, "metrics")
+    client = HttpClient(
+        {ENDPOINT: "https://user:s3cret@otlp.example:4318/x?token=s3cret"}, "metrics"
+    )
     assert client.shown == "https://otlp.example:4318/x"
     with pytest.raises(ValueError, match="HEADERS") as caught:
         HttpClient({"OTEL_EXPORTER_OTLP_HEADERS": "s3cret"}, "metrics")
