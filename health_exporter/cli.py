@@ -15,6 +15,7 @@ from health_exporter import receipt_table
 from health_exporter.demo import command as demo_command
 from health_exporter.discovery import command as targets_command
 from health_exporter.errors import HealthExporterError
+from health_exporter.replay import command as replay_command
 from health_exporter.runtime.receipt_reader import read_receipt
 
 _EPILOG = """exit codes:
@@ -61,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="train a small language model here, and watch it")
     demo_command.add_arguments(demo)
     demo.set_defaults(run_command=demo_command.run)
+    replay = commands.add_parser("replay", help="judge the log of a run, whatever trainer wrote it")
+    replay_command.add_arguments(replay)
+    replay.set_defaults(run_command=replay_command.run)
     report = commands.add_parser(
         "report",
         help="show the receipt of a run",
@@ -75,6 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a report.json, the folder of a run, or a folder of receipts that holds one run",
     )
     report.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    report.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw it into a .png, .svg or .pdf"
+    )
     report.set_defaults(run_command=_report)
     targets = commands.add_parser("targets", help="list the ranks' endpoints for Prometheus")
     targets_command.add_arguments(targets)
@@ -84,6 +91,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _report(args: argparse.Namespace) -> int:
     receipt = read_receipt(args.path)
+    if args.plot is not None:
+        replay_command.plot_receipt(args.plot, receipt)
     if args.json:
         json.dump(receipt, sys.stdout, indent=1, allow_nan=False)
         sys.stdout.write("\n")

@@ -49,7 +49,7 @@ _LINES = {"restart": ("resume", "--", _BLUE), "launch": ("begun anew", "-", _BLA
 
 # A range of losses of which the largest is this many times the middle one is drawn on a
 # logarithmic scale: on a linear one it would be a flat line and a spike.
-_WIDE = 8.0
+_WIDE = 4.0
 
 # Of thousands of resumes each would be a line, and the picture nothing else.
 _LINES_DRAWN = 200
@@ -120,7 +120,7 @@ def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title
 
 
 def _has(segments: Sequence[Segment], events: Sequence[Mapping[str, Any]], name: str) -> bool:
-    if any(np.isfinite(segment.high[name]).any() for segment in segments):
+    if any((segment.high[name] > 0.0).any() for segment in segments):
         return True
     marks = {kind for kind, mark in _MARKS.items() if mark.panel == name}
     return any(event["kind"] in marks and _finite(event) is not None for event in events)
@@ -232,7 +232,15 @@ def _draw_lines(panel: Axes, events: Sequence[Mapping[str, Any]], legend: dict[s
 def _draw_marks(
     panel: Axes, mark: _Mark, events: Sequence[Mapping[str, Any]], legend: dict[str, Any]
 ) -> None:
-    """Each event at its value; what is no number, at the panel's upper edge."""
+    """Each event at its value; what is no number, at the panel's upper edge.
+
+    Where an event lasts, its time is shaded.
+    """
+    for event in events[:_LINES_DRAWN]:
+        if event.get("last_step", 0) > event["first_step"]:
+            panel.axvspan(
+                event["first_step"], event["last_step"], color=mark.colour, alpha=0.08, linewidth=0
+            )
     inside = [(event["first_step"], _finite(event)) for event in events]
     points = [(step, value) for step, value in inside if value is not None]
     edge = [step for step, value in inside if value is None]
