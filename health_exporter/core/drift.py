@@ -47,36 +47,36 @@ class DriftDetector:
     """Accumulates by how much blocks of losses lie above the blocks before them.
 
     Attributes:
-        found: `(value, reference, score)` of the drift that `add` has just reported: the median
+        filling: Losses of the block that is being filled: append each finite one, and call
+            `close` when there are `length`.
+        length: Losses in a block.
+        found: `(value, reference, score)` of the drift that `close` has just reported: the median
             of the newest block, the one of those before it, and the sum of the excesses.
     """
 
-    __slots__ = ("_filling", "_length", "_medians", "_sum", "found", "settings")
+    __slots__ = ("_medians", "_sum", "filling", "found", "length", "settings")
 
     def __init__(self, settings: DriftSettings) -> None:
         self.settings = settings
-        self._length = settings.block
+        self.length = settings.block
         self.begin()
 
     def begin(self) -> None:
         """Forget everything: a new level has been accepted."""
-        self._filling: list[float] = []
+        self.filling: list[float] = []
         self._medians: deque[float] = deque(maxlen=self.settings.blocks)
         self._sum = 0.0
         self.found: tuple[float, float, float] | None = None
 
-    def add(self, loss: float, spread: float) -> bool:
-        """Take in a finite loss, and the spread of single losses now; whether drift is found."""
-        filling = self._filling
-        filling.append(loss)
-        if len(filling) < self._length:
-            return False
-        return self._close(spread)
+    def close(self, spread: float) -> bool:
+        """End the block that has been filled; `spread` is that of single losses now.
 
-    def _close(self, spread: float) -> bool:
+        Returns:
+            Whether drift is found.
+        """
         settings = self.settings
-        newest = median(self._filling)
-        self._filling = []
+        newest = median(self.filling)
+        self.filling = []
         before = list(self._medians)
         self._medians.append(newest)
         if len(before) < settings.least:
@@ -102,7 +102,7 @@ class DriftDetector:
 
     def state(self) -> dict[str, Any]:
         """What `restored` needs."""
-        return {"filling": list(self._filling), "medians": list(self._medians), "sum": self._sum}
+        return {"filling": list(self.filling), "medians": list(self._medians), "sum": self._sum}
 
     def restored(self, state: Mapping[str, Any]) -> DriftDetector:
         """A detector like this one that goes on from a saved state.
@@ -111,8 +111,8 @@ class DriftDetector:
             KeyError, TypeError, ValueError: The state is damaged.
         """
         detector = type(self)(self.settings)
-        detector._filling = [argument.finite(value, "filling") for value in state["filling"]]
-        detector._filling = detector._filling[-self._length + 1 :]
+        detector.filling = [argument.finite(value, "filling") for value in state["filling"]]
+        detector.filling = detector.filling[-self.length + 1 :]
         detector._medians.extend(argument.finite(value, "medians") for value in state["medians"])
         detector._sum = argument.nonnegative(state["sum"], "sum")
         return detector

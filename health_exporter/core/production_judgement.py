@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import copysign, isfinite
 from typing import Any
 
 from health_exporter.core.anomaly import Anomaly
@@ -15,6 +15,8 @@ from health_exporter.core.speed import SpeedDetector
 from health_exporter.core.spike import SpikeSignal
 
 _MFU, _FLOPS, _STEPS = 1, 2, 3  # units of speed
+_LARGEST = 1e150  # a larger loss is judged as this: its square would be no float
+_SHORTEST_S = 1e-9  # no step is shorter; keeps the step rate a finite number
 _NO_SPIKE = 2  # steps after a resume: a jump there is a discontinuity or nothing
 
 
@@ -69,11 +71,12 @@ class ProductionJudgement:
         """The anomalies of a step, whose values have been checked."""
         found: list[Anomaly] = []
         comparison = self.comparison
-        comparison.history.append((step, loss, grad_norm))
         signal = self.loss_signal
         if isfinite(loss):
-            news = signal.judge(loss, False)
-            if comparison.open and comparison.judge(step, loss):
+            size = loss if -_LARGEST < loss < _LARGEST else copysign(_LARGEST, loss)
+            comparison.history.append((step, size, grad_norm))
+            news = signal.judge(size, False)
+            if comparison.open and comparison.judge(step, size):
                 found.append(self._discontinuity(step, loss))
             elif news and not self._grace:
                 found.append(anomaly(step, "loss_spike", loss, signal))
@@ -81,9 +84,13 @@ class ProductionJudgement:
                 self._grace -= 1
             if signal.rebased:
                 self.drift.begin()
-            elif self.drift.add(loss, signal.spread):
-                found.append(self._drifted(step, loss))
+            else:
+                drift = self.drift
+                drift.filling.append(size)
+                if len(drift.filling) == drift.length and drift.close(signal.spread):
+                    found.append(self._drifted(step, loss))
         else:
+            comparison.history.append((step, loss, grad_norm))
             signal.skip()
             found.append(Anomaly(step, "nan_inf_loss", loss, None, None, step))
 
@@ -97,13 +104,16 @@ class ProductionJudgement:
             found.append(anomaly(step, "grad_norm_spike", grad_norm, signal))
 
         if step_time_s is not None:
-            if run.mfu is not None:
-                slower = self.speed.add(run.mfu, _MFU)
-            elif run.flops_per_second is not None:
-                slower = self.speed.add(run.flops_per_second, _FLOPS)
-            else:
-                slower = self.speed.add(1.0 / step_time_s, _STEPS)
-            if slower:
+            rate, unit = run.mfu, _MFU
+            if rate is None:
+                rate, unit = run.flops_per_second, _FLOPS
+                if rate is None:
+                    rate, unit = 1.0 / max(step_time_s, _SHORTEST_S), _STEPS
+            speed = self.speed
+            if unit != speed.unit:
+                speed.measure(unit)
+            speed.filling.append(rate)
+            if len(speed.filling) == speed.length and speed.close():
                 found.append(self._slowed(step))
         return found
 

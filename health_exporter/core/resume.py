@@ -86,8 +86,8 @@ class ResumeComparison:
     """
 
     __slots__ = (
-        "_differences", "_earlier", "_level", "_scale", "_z", "first_step", "found", "fresh", "history",
-        "open", "settings",
+        "_differences", "_earlier", "_level", "_scale", "_z", "first_step", "found", "fresh",
+        "history", "open", "settings",
     )  # fmt: skip
 
     def __init__(self, settings: ResumeSettings) -> None:

@@ -44,44 +44,41 @@ class SpeedDetector:
     """Compares blocks of speeds with those before them.
 
     Attributes:
-        found: `(value, baseline, z-score)` of the drop that `add` has just reported: the median
+        filling: Speeds of the block that is being filled: append each one, and call `close` when
+            there are `length`.
+        length: Speeds in a block.
+        unit: Of the speeds; see `measure`.
+        found: `(value, baseline, z-score)` of the drop that `close` has just reported: the median
             of the slow blocks, the one of those before, and their distance in spreads (< 0).
     """
 
-    __slots__ = ("_filling", "_length", "_medians", "_skip", "_slow", "_unit", "found", "settings")
+    __slots__ = ("_medians", "_skip", "_slow", "filling", "found", "length", "settings", "unit")
 
     def __init__(self, settings: SpeedSettings) -> None:
         self.settings = settings
-        self._length = settings.block
-        self._unit = 0
+        self.length = settings.block
+        self.unit = 0
         self.begin()
 
     def begin(self) -> None:
         """Forget everything: the hardware or the layout may be another one after a resume."""
-        self._filling: list[float] = []
+        self.filling: list[float] = []
         self._medians: deque[float] = deque(maxlen=self.settings.blocks)
         self._slow: list[float] = []
         self._skip = self.settings.skipped
         self.found: tuple[float, float, float] | None = None
 
-    def add(self, speed: float, unit: int) -> bool:
-        """Take in the speed of a step; whether a lasting drop is found.
-
-        A speed in another unit than those before it begins anew.
-        """
-        if unit != self._unit:
-            self._unit = unit
+    def measure(self, unit: int) -> None:
+        """Speeds are in `unit` from now on; in another one than before, everything begins anew."""
+        if unit != self.unit:
+            self.unit = unit
             self.begin()
-        filling = self._filling
-        filling.append(speed)
-        if len(filling) < self._length:
-            return False
-        return self._close()
 
-    def _close(self) -> bool:
+    def close(self) -> bool:
+        """End the block that has been filled; whether a lasting drop is found."""
         settings = self.settings
-        newest = median(self._filling)
-        self._filling = []
+        newest = median(self.filling)
+        self.filling = []
         if self._skip:
             self._skip -= 1
             return False
@@ -110,11 +107,11 @@ class SpeedDetector:
     def state(self) -> dict[str, Any]:
         """What `restored` needs."""
         return {
-            "filling": list(self._filling),
+            "filling": list(self.filling),
             "medians": list(self._medians),
             "slow": list(self._slow),
             "skip": self._skip,
-            "unit": self._unit,
+            "unit": self.unit,
         }
 
     def restored(self, state: Mapping[str, Any]) -> SpeedDetector:
@@ -124,10 +121,10 @@ class SpeedDetector:
             KeyError, TypeError, ValueError: The state is damaged.
         """
         detector = type(self)(self.settings)
-        detector._filling = [argument.finite(value, "filling") for value in state["filling"]]
-        detector._filling = detector._filling[-self._length + 1 :]
+        detector.filling = [argument.finite(value, "filling") for value in state["filling"]]
+        detector.filling = detector.filling[-self.length + 1 :]
         detector._medians.extend(argument.finite(value, "medians") for value in state["medians"])
         detector._slow = [argument.finite(value, "slow") for value in state["slow"]]
         detector._skip = argument.integer(state["skip"], "skip", minimum=0)
-        detector._unit = argument.integer(state["unit"], "unit", minimum=0)
+        detector.unit = argument.integer(state["unit"], "unit", minimum=0)
         return detector

@@ -13,6 +13,11 @@ from health_exporter.core.signal import Signal
 from health_exporter.core.spike_settings import SpikeSettings
 from health_exporter.core.tail import BLOCK, Tail
 
+_NOISE = 2.0
+"""Lower z-scores are not looked at: even two of them make no spike."""
+
+_LARGEST_LOG = 700.0  # the exponential of more is no float
+
 
 class SpikeSignal(Signal):
     """Judges each value against the trend, the noise around it, and the series' own tails.
@@ -27,10 +32,10 @@ class SpikeSignal(Signal):
     """
 
     __slots__ = (
-        "_centre", "_count", "_double_threshold", "_event_length", "_event_z", "_floor", "_full", "_highest",
-        "_jump", "_level", "_low", "_low_double", "_pending", "_previous", "_seen",
-        "_spread", "_start", "_top", "_upper", "_z", "nominal_threshold", "rebased", "settings",
-        "tail",
+        "_centre", "_count", "_double_threshold", "_event_length", "_event_z", "_floor", "_full",
+        "_highest", "_jump", "_level", "_log_space", "_low", "_low_double", "_pending",
+        "_previous", "_seen", "_spread", "_start", "_top", "_upper", "_upper_z", "_z",
+        "nominal_threshold", "rebased", "settings", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -42,9 +47,11 @@ class SpikeSignal(Signal):
         self._low = self._low_double = self._top = 0.0  # extremes of the block being filled
         self._seen = 0  # values in it
         self._start = settings.start
+        self._log_space = settings.log_space
         self._floor = settings.spread_floor
         self._jump = settings.jump_floor
         super().__init__(window, min_periods, threshold)
+        self._upper_z = settings.tail_spread
         self._upper = int(window * (1.0 - settings.tail_share))  # its place in a sorted full window
         self._begin()
         self._set_thresholds()
@@ -54,7 +61,7 @@ class SpikeSignal(Signal):
         window, least = self.baseline.window, self.baseline.min_periods
         trend = self.settings.trend_window
         self.baseline = RollingBaseline(window, least)
-        self._level = RollingMedian(trend, min(least, trend)) if trend else None
+        self._level = RollingMedian(trend, 2) if trend else None
         self._full = False  # the window has been filled
         self._z: float | None = None
         self._centre = self._spread = 0.0
@@ -79,18 +86,18 @@ class SpikeSignal(Signal):
         if not self.settings.log_space:
             return (self._centre, self._spread, self._z)
         median = exp(self._centre)
-        return (median, median * expm1(self._spread), self._z)
+        return (median, median * expm1(min(self._spread, _LARGEST_LOG)), self._z)
 
     @judged.setter
     def judged(self, judged: tuple[float, float, float] | None) -> None:
         self._z = None if judged is None else judged[2]
 
     def judge(self, value: float, after_resume: bool) -> bool:
-        """Whether `value` (finite) begins an anomalous event, or makes the open one much worse.
+        """Whether `value` (of a size whose square is finite) begins an anomalous event, or makes the open one much worse.
 
         `after_resume` judges alike: after a resume, `rewind` gives the baseline.
         """
-        if self.settings.log_space:
+        if self._log_space:
             if value <= 0.0:  # no gradient at all is not too much of it
                 self._z = None
                 return False
@@ -109,14 +116,16 @@ class SpikeSignal(Signal):
             centre += level._current[0]  # type: ignore[index]  # it has had more values
         # The scale: the middle half's, or the upper tenth's where that is wider, or the floor.
         if self._full:
-            upper = (window._sorted[self._upper] - current[0]) / self.settings.tail_spread
+            upper = (window._sorted[self._upper] - current[0]) / self._upper_z
             if upper > spread:
                 spread = upper
-        floor = self._floor if self._jump == 0.0 else self._floor * abs(centre)
+        floor = self._floor if self._log_space else self._floor * abs(centre)
         if spread < floor:
             spread = floor
+        if spread < SPREAD_FLOOR:
+            spread = SPREAD_FLOOR
         excess = value - centre
-        z = excess / (spread or SPREAD_FLOOR)
+        z = excess / spread
         if starting:
             return self._judge_start(value, centre, spread)
         self._centre, self._spread, self._z = centre, spread, z
@@ -131,11 +140,17 @@ class SpikeSignal(Signal):
         self._seen += 1
         if self._seen >= BLOCK:
             self._close_block()
-        if z > 2.0 and self._anomalous(z, previous, excess, centre):
+        if z > _NOISE and self._anomalous(z, previous, excess, centre):
             return self._add_anomalous(value, z)
         if self._event_z:
             self._settle(z)
-        self._take(value)
+        if level is None:
+            window.push(value)
+        else:
+            window.push(value - level._current[0])  # type: ignore[index]
+            level.push(value)
+        if not self._full and len(window) == window.window:
+            self._full = True
         return False
 
     def _anomalous(self, z: float, previous: float, excess: float, centre: float) -> bool:
@@ -159,7 +174,7 @@ class SpikeSignal(Signal):
         settings = self.settings
         if settings.log_space and spread > settings.start_spread_limit:
             spread = settings.start_spread_limit
-        z = (value - centre) / (spread or SPREAD_FLOOR)
+        z = (value - centre) / spread
         self._centre, self._spread, self._z = centre, spread, z
         inflation = 1.0 + settings.start_inflation / self._count
         if value > self._highest and z > self.nominal_threshold * inflation:
@@ -322,6 +337,8 @@ class SpikeSignal(Signal):
                 level.update(value)
         signal._full = len(signal.baseline) == own.window
         signal._count = argument.integer(state["count"], "count", minimum=0)
+        if level is not None and level._current is None and signal._count >= signal._start:
+            raise ValueError("level must be filled once the start is over")
         if state["highest"] is not None:
             signal._highest = argument.finite(state["highest"], "highest")
         signal._previous = argument.finite(state["previous"], "previous")
