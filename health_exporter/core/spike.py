@@ -93,8 +93,9 @@ class SpikeSignal(Signal):
         self._z = None if judged is None else judged[2]
 
     def judge(self, value: float, after_resume: bool) -> bool:
-        """Whether `value` (of a size whose square is finite) begins an anomalous event, or makes the open one much worse.
+        """Whether `value` begins an anomalous event, or makes the open one much worse.
 
+        It is finite, and so is its square.
         `after_resume` judges alike: after a resume, `rewind` gives the baseline.
         """
         if self._log_space:
@@ -211,25 +212,22 @@ class SpikeSignal(Signal):
 
     def _take(self, value: float) -> None:
         """Take a value into the windows."""
-        count = self._count
         level = self._level
-        window = self.baseline
-        if count < self._start:
-            window.push(value)
+        if self._count < self._start:
+            self.baseline.push(value)
             if level is not None:
                 level.push(value)
             if value > self._highest:
                 self._highest = value
-            self._count = count + 1
-            if level is not None and count + 1 == self._start:
+            self._count += 1
+            if level is not None and self._count == self._start:
                 self._end_start()
         elif level is None:
-            window.push(value)
+            self.baseline.push(value)
         else:
-            window.push(value - level._current[0])  # type: ignore[index]
+            self.baseline.push(value - level._current[0])  # type: ignore[index]
             level.push(value)
-        if not self._full and len(window) == window.window:
-            self._full = True
+        self._full = len(self.baseline) == self.baseline.window
 
     def _end_start(self) -> None:
         """The trend is known from here on: the window holds what it leaves of the values."""
@@ -241,7 +239,6 @@ class SpikeSignal(Signal):
             if level._current is not None:
                 self.baseline.push(value - level._current[0])
             level.push(value)
-        self._full = False
 
     def _sample_inflation(self) -> float:
         """By how much a spread of so few values may be too small."""
@@ -265,19 +262,8 @@ class SpikeSignal(Signal):
         self._set_thresholds()
 
     def _set_thresholds(self) -> None:
-        settings, tail = self.settings, self.tail
-        threshold = max(self.nominal_threshold, settings.rise_factor * tail.rise)
-        dip = tail.dip
-        if dip > settings.gaussian_dip:
-            grown = self.nominal_threshold * (dip / settings.gaussian_dip) ** settings.dip_power
-            grown = min(grown, settings.dip_limit)
-            threshold = max(threshold, grown, settings.dip_factor * dip)
-        self.threshold = threshold
-        self._double_threshold = max(
-            settings.double_threshold,
-            settings.double_dip_factor * tail.double_dip,
-            settings.double_rise_factor * tail.rise,
-        )
+        self.threshold = self.tail.threshold(self.nominal_threshold, self.settings)
+        self._double_threshold = self.tail.double_threshold(self.settings)
 
     @property
     def spread(self) -> float:

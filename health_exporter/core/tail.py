@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from health_exporter.core.spike_settings import SpikeSettings
+
 BLOCK = 64
 """Values in a block: no more than a window holds, so that one block has about one spread."""
 
@@ -72,6 +74,23 @@ class Tail:
         self.dip = sorted(self._dips)[place]
         self.double_dip = sorted(self._double_dips)[place]
         self.rise = sorted(self._rises)[-max(1, n // 8)]  # the 8th highest of 4,096 values
+
+    def threshold(self, nominal: float, settings: SpikeSettings) -> float:
+        """z-score that a value must exceed: `nominal`, or what these tails call for."""
+        threshold = max(nominal, settings.rise_factor * self.rise)
+        if self.dip > settings.gaussian_dip:
+            grown = nominal * (self.dip / settings.gaussian_dip) ** settings.dip_power
+            grown = min(grown, settings.dip_limit)
+            threshold = max(threshold, grown, settings.dip_factor * self.dip)
+        return threshold
+
+    def double_threshold(self, settings: SpikeSettings) -> float:
+        """The same for the sum of two neighbouring z-scores."""
+        return max(
+            settings.double_threshold,
+            settings.double_dip_factor * self.double_dip,
+            settings.double_rise_factor * self.rise,
+        )
 
     def state(self) -> dict[str, Any]:
         """What `from_state` needs."""
