@@ -201,11 +201,7 @@ class HealthExporter:
         batch_size: int | None,
         restart: bool,
     ) -> list[Anomaly]:
-        try:
-            number = argument.integer(step, "step", minimum=0)
-        except (TypeError, ValueError):
-            self._progress.touch()  # a wrong number is no standstill
-            raise
+        number = step if type(step) is int else argument.integer(step, "step", minimum=0)
         if restart:
             self._progress.forget_last_step()
         measured_s = self._progress.observe_step(number)

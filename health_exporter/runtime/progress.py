@@ -101,10 +101,6 @@ class Progress:
         mark = self.mark
         self.mark = Mark(mark.n + 1, self._monotonic(), self._wall(), mark.step)
 
-    def touch(self) -> None:
-        """Training goes on, though it is not known with which step."""
-        self._turn()
-
     def _pause_until(self, now: float) -> None:
         """Count the pause, if it is in one, up to now; what follows belongs to the next step."""
         for index, (name, since) in enumerate(self._stack):

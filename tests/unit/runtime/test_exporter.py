@@ -79,7 +79,8 @@ NUMBERS = [
 def test_every_kind_of_number_is_taken(make: MakeExporter, given: Any, number: float):
     exporter = make(strict=True)
     exporter.observe_step(np.int64(7), given, grad_norm=given, step_time_s=np.float32(0.5))
-    exporter.observe_step(torch.tensor(8), given, grad_norm=given, batch_size=np.int32(4))
+    step: Any = torch.tensor(8)
+    exporter.observe_step(step, given, grad_norm=given, batch_size=np.int32(4))
 
     record = exporter.monitor.records[-1]
     assert record.step == 8
