@@ -167,9 +167,10 @@ class Collector:
         return translated(self.metrics[-1].message)
 
     def wait(self, is_enough: Callable[[Collector], bool], deadline_s: float = DEADLINE_S) -> None:
-        """Until what has come is enough; AssertionError after the deadline."""
+        """Until something has come and is enough; AssertionError after the deadline."""
         with self._came:
-            assert self._came.wait_for(lambda: is_enough(self), deadline_s), "it has not come"
+            came = self._came.wait_for(lambda: bool(self.metrics) and is_enough(self), deadline_s)
+            assert came, "it has not come"
 
 
 def value(series: dict[Series, float], name: str, **labels: str) -> float:
