@@ -197,7 +197,7 @@ def test_a_process_that_vanishes_is_dead_and_alone_to_blame(job: Job, fault: str
     outage = the_only_outage(job)
     assert (outage["kind"], outage["rank"]) == ("dead_rank", str(BAD))
     assert outage["host"] == socket.gethostname()
-    assert outage["step"] == 14
+    assert 0 <= outage["step"] <= 14  # of its last beat
     assert seconds < 5.0
 
 
