@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -84,9 +85,15 @@ def test_a_refused_step_changes_nothing():
     judge = Judge(TrainingHealthMonitor())
     observe(judge, 5, step_time_s=1.0)
     view, state = judge.view, judge.state()
-    for wrong in ({"step": 4}, {"loss": "x"}, {"step_time_s": -1.0}, {"grad_norm": -1.0}):
+    wrongs: list[dict[str, Any]] = [
+        {"step": 4},
+        {"loss": "x"},
+        {"step_time_s": -1.0},
+        {"grad_norm": -1.0},
+    ]
+    for wrong in wrongs:
         with pytest.raises((TypeError, ValueError)):
-            observe(judge, **{"step": 6, **wrong})  # type: ignore[arg-type]
+            observe(judge, **{"step": 6, **wrong})
 
     assert judge.view is view
     assert judge.state() == state
@@ -127,9 +134,10 @@ def test_a_damaged_state_changes_nothing():
     observe(judge, 1)
     good, view = judge.state(), judge.view
     for key in good:
-        for wrong in (None, "x", [], {"a": 1}, 1e999):
-            state = {**good, key: wrong}
-            if key == "first_step" and wrong is None:
+        values: tuple[Any, ...] = (None, "x", [], {"a": 1}, 1e999)
+        for value in values:
+            state = {**good, key: value}
+            if key == "first_step" and value is None:
                 continue
             with pytest.raises(StateError):
                 judge.load(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -188,10 +189,15 @@ def test_what_the_disk_does_not_take_is_bounded(writer: Make, monkeypatch: Any):
 def test_the_pauses_between_reports_grow_to_the_interval(writer: Make, monkeypatch: Any):
     monkeypatch.setattr("health_exporter.runtime.receipt._FIRST_PAUSE_S", 0.01)
     times: list[float] = []
-    writer(interval_s=0.08, make_report=lambda: times.append(time.monotonic()) or {})
+
+    def report() -> dict[str, Any]:
+        times.append(time.monotonic())
+        return {}
+
+    writer(interval_s=0.08, make_report=report)
 
     assert eventually(lambda: len(times) >= 8)
-    pauses = [after - before for before, after in zip(times, times[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
     assert pauses[0] < 0.06
     assert min(pauses[4:]) > 0.07
 
