@@ -10,6 +10,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import TextIO, cast
@@ -275,7 +276,8 @@ def _histogram(name: str, run: str, view: RunView) -> Iterator[str]:
     yield f"{name}_sum{_labels(('run',), (run,))} {_number(view.last.duration_sum_s)}"
 
 
-def _labels(names: Iterable[str], values: Iterable[str]) -> str:
+@lru_cache(maxsize=1024)  # the same some tens of label sets, at every step
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
     pairs = ",".join(
         f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)
     )
