@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -226,9 +226,8 @@ def test_certificate_that_is_not_there_is_an_error_of_the_push(data: MetricsData
         make_sender(environ).send(data)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("grpc") is not None, reason="the exporter for gRPC may be installed"
-)
-def test_grpc_without_its_exporter_is_an_import_error():
+def test_grpc_without_its_exporter_is_an_import_error(monkeypatch: pytest.MonkeyPatch):
+    missing = "opentelemetry.exporter.otlp.proto.grpc.metric_exporter"
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError):
         make_sender({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
