@@ -36,6 +36,10 @@ def _rows(report: Mapping[str, object]) -> Iterator[tuple[str, str | Text]]:
     if report.get("status"):
         status = str(report["status"])
         yield "status", Text(_status(status, report), "green" if status in _UNHURT else "red")
+    if report.get("status") == "lost" and report.get("last_sign_at"):
+        yield "last sign", str(report["last_sign_at"])
+    if "healthy" in report:
+        yield "verdict", _verdict(report)
     yield from _steps(report)
     yield from _loss(report)
     yield from _speed(report)
@@ -52,6 +56,14 @@ def _status(status: str, report: Mapping[str, object]) -> str:
     if not exception:
         return status
     return f"{status}: {exception.get('type', 'exception')}: {exception.get('message', '')}"
+
+
+def _verdict(report: Mapping[str, object]) -> Text:
+    if report["healthy"]:
+        return Text("healthy", "green")
+    reasons = report.get("reasons")
+    listed = reasons if isinstance(reasons, Sequence) and not isinstance(reasons, str) else []
+    return Text("NOT healthy: " + ", ".join(map(str, listed)), "red")
 
 
 def _steps(report: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -116,10 +128,23 @@ def _restarts(report: Mapping[str, object]) -> Iterator[tuple[str, str | Text]]:
 
 def _ranks(report: Mapping[str, object]) -> Iterator[tuple[str, str | Text]]:
     if isinstance(report.get("world_size"), int):
-        yield "ranks", str(report["world_size"])
+        counts = _mapping(report, "ranks")
+        how = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        yield "ranks", f"{report['world_size']}" + (f": {how}" if how else "")
     for outage in _sequence(report, "outages")[:_STEPS_SHOWN]:
-        fields = ", ".join(f"{name} {value}" for name, value in outage.items())
-        yield "outage", Text(fields, "red")
+        yield "outage", Text(_outage(outage), "red")
+
+
+def _outage(outage: Mapping[str, Any]) -> str:
+    rank, host, phase = outage.get("rank"), outage.get("host"), outage.get("phase")
+    parts = [str(outage.get("kind", "outage"))]
+    parts += [] if rank is None else [f"rank {rank}"]
+    parts += [f"on {host}"] if host else []
+    parts += [f"after step {outage['last_step']}"] if "last_step" in outage else []
+    parts += [f"in {phase}"] if phase else []
+    parts += [f"at {outage['where']}"] if outage.get("where") else []
+    ended = outage.get("ending")
+    return " ".join(parts) + (f", ended: {ended}" if ended else "")
 
 
 def _mapping(report: Mapping[str, object], key: str) -> Mapping[str, Any]:

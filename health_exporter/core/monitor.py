@@ -251,6 +251,26 @@ class TrainingHealthMonitor:
             "n_outages": self._liveness.n_outages,
         }
 
+    @staticmethod
+    def resumed_state(checkpoint: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+        """The state to go on from where a checkpoint and a newer record of the run both exist.
+
+        Args:
+            checkpoint: `state_dict()` as of the checkpoint. Its baselines stand before the steps
+                that are done again now.
+            record: `state_dict()` as of the last step before the restart. What it counted has
+                happened, and what it remembers of the steps that are done again is what they are
+                compared with.
+
+        Raises:
+            KeyError, TypeError: One of them is damaged.
+        """
+        merged = {**checkpoint, **{key: record[key] for key in ("run", "outages", "n_outages")}}
+        if "production" in checkpoint and "production" in record:
+            remembered = record["production"]["comparison"]
+            merged["production"] = {**checkpoint["production"], "comparison": remembered}
+        return merged
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` described; the windows and thresholds of this monitor stay.
 

@@ -32,9 +32,6 @@ _FINAL_WRITE_S = 5.0
 """The last receipt may take this long: a hung file system must not hold up the end, of which
 torchrun allows 30 s, for more."""
 
-_COUNTERS = ("run", "outages", "n_outages")
-"""Keys of a monitor's state that count what happened, as opposed to what it compares with."""
-
 _KEPT_OUTAGES = 1_000
 """Newest outages listed in the report; all are counted by the anomalies' counters."""
 
@@ -266,8 +263,8 @@ class Run:
         steps, file_steps = (s["monitor"]["run"]["n_steps"] for s in (loaded, known))
         last, file_last = (s["monitor"]["run"]["last_step"] for s in (loaded, known))
         if file_steps >= steps:
-            counters = {key: known["monitor"][key] for key in _COUNTERS}
-            self.judge.load({**known, "monitor": {**loaded["monitor"], **counters}})
+            monitor = TrainingHealthMonitor.resumed_state(loaded["monitor"], known["monitor"])
+            self.judge.load({**known, "monitor": monitor})
         self.receipts.event("checkpoint_loaded", step=last, last_step=file_last)
         if file_last < last:
             log.warning(
