@@ -20,9 +20,9 @@ FLUSH_S = 5.0
 """The end waits at most this long for the last push: with the last receipt's five seconds, it fits
 into torchrun's grace of 30 s several times."""
 
-_MAX_RETRY_AFTER_S = 300.0
-"""A collector may ask for a longer pause; it gets no longer one, as rules that look back five
-minutes would then take the rank for dead."""
+_MAX_RETRY_AFTER_S = 60.0
+"""A collector may ask for a longer pause; it gets no longer one, as every rule would then take the
+rank for dead."""
 
 _GOLDEN = 0.6180339887
 """Multiples of it are spread evenly over [0, 1), however many ranks there are."""

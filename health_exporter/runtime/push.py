@@ -22,8 +22,8 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 _DEFAULT_INTERVAL_S = 15.0
-"""The usual scrape interval, which the alert rules are made for; the SDK's 60 s would page a minute
-later."""
+"""The usual scrape interval, which the alert rules are made for: at the SDK's 60 s, ranks would seem
+to come and go."""
 
 
 class Pushed(Protocol):
@@ -122,4 +122,11 @@ def _interval(text: str) -> float:
         milliseconds = 0.0
     if not 0 < milliseconds < math.inf:
         raise ValueError(f"{_INTERVAL} must be a number of milliseconds > 0, got {text!r}")
+    if milliseconds / 1000 > _DEFAULT_INTERVAL_S:
+        log.warning(
+            "%s=%s is longer than the %g s that the alert rules are made for",
+            _INTERVAL,
+            text,
+            _DEFAULT_INTERVAL_S,
+        )
     return milliseconds / 1000

@@ -101,6 +101,11 @@ def test_other_temporality_is_not_followed_with_a_warning(
     assert f"{name}={preferred.lower()} is not followed" in caplog.text
 
 
+def test_interval_that_the_rules_are_not_made_for_is_warned_of(caplog: pytest.LogCaptureFixture):
+    make_push(Stub(), {**ENDPOINT, "OTEL_METRIC_EXPORT_INTERVAL": "60000"})
+    assert "OTEL_METRIC_EXPORT_INTERVAL=60000 is longer than the 15 s" in caplog.text
+
+
 def test_no_warning_where_nothing_is_wrong(caplog: pytest.LogCaptureFixture):
     make_push(Stub(), {**ENDPOINT, "OTEL_METRIC_EXPORT_INTERVAL": "5000"})
     assert caplog.text == ""
