@@ -22,8 +22,8 @@ _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 _TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 _DEFAULT_INTERVAL_S = 15.0
-"""The usual scrape interval, which the alert rules are made for: at the SDK's 60 s, ranks would seem
-to come and go."""
+"""The usual scrape interval, which the alert rules are made for: at the SDK's 60 s, ranks would
+seem to come and go."""
 
 
 class Pushed(Protocol):
