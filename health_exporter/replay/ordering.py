@@ -18,6 +18,9 @@ _REMEMBERED = 256
 # A date in whole seconds is wrong by up to one; over this many it no longer matters.
 _COARSE_S = 10.0
 
+# Where every step is printed by several ranks, a rank is behind the first by no more steps.
+_LATE = 3
+
 
 class Step(NamedTuple):
     """A step for the monitor.
@@ -56,6 +59,7 @@ class Ordering:
         self.n_out_of_order = 0
         self.n_without_loss = 0
         self.n_unusable = 0
+        self._n_kept = 0
         self._first: int | None = None
         self._last = -1
         self._recent: deque[int] = deque(maxlen=_REMEMBERED)
@@ -126,6 +130,9 @@ class Ordering:
         After a restart at `step` the steps up to the last one come again. After a late line the
         next ones go on above it.
         """
+        several = self.n_duplicates + self.n_out_of_order > 0  # ranks or launches write here
+        if 2 * self.n_duplicates >= self._n_kept and step in list(self._recent)[-_LATE:]:
+            return not any(row.resumed for row in stream.ahead(1))
         again = {step}
         before = step
         for row in stream.ahead(_AHEAD):
@@ -135,10 +142,10 @@ class Ordering:
                 known = {known for known in self._recent if step < known <= self._last}
                 return not known <= again
             if row.step <= before:
-                return self.n_duplicates > 0
+                return several
             before = row.step
             again.add(before)
-        return len(again) == 1 and self.n_duplicates > 0
+        return len(again) == 1 and several
 
     def _begin(self, row: Row) -> Step:
         self._first = row.step
@@ -154,6 +161,7 @@ class Ordering:
         return self._made(row, restart, launch=False)
 
     def _made(self, row: Row, restart: str, *, launch: bool) -> Step:
+        self._n_kept += 1
         self._last = row.step
         self._recent.append(row.step)
         if row.grad_norm is not None and row.grad_norm < 0.0 and row.grad_norm != -math.inf:

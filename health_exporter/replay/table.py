@@ -37,10 +37,15 @@ class TableReader:
         if len(texts) < 2 or texts[0].lstrip()[:1] in ("{", "["):
             return NO
         delimiter = _delimiter(texts[0])
-        header = _split(texts[0], delimiter)
-        if delimiter is None or len(header) < 2 or any(map(_is_number, header)):
+        if delimiter is None or "\0" in texts[0]:
             return NO
-        body = [_split(text, delimiter) for text in texts[1:]]
+        try:
+            header = _split(texts[0], delimiter)
+            body = [_split(text, delimiter) for text in texts[1:]]
+        except csv.Error:
+            return NO
+        if len(header) < 2 or any(map(_is_number, header)):
+            return NO
         fitting = [cells for cells in body if len(cells) == len(header)]
         if 2 * len(fitting) < len(body):
             return NO

@@ -95,7 +95,9 @@ def test_nanogpt_trains_between_its_evaluations() -> None:
 
 
 def test_nanogpt_with_evaluations_alone() -> None:
-    text = "".join(f"step {i}: train loss {3 - i / 1000:.4f}, val loss 3.1\n" for i in (0, 250, 500))
+    text = "".join(
+        f"step {i}: train loss {3 - i / 1000:.4f}, val loss 3.1\n" for i in (0, 250, 500)
+    )
     rows, _, name = read(text)
     assert name == "nanogpt"
     assert losses(rows) == [(0, 3.0), (250, 2.75), (500, 2.5)]
@@ -256,7 +258,9 @@ def test_validation_lines_are_no_steps() -> None:
 
 
 def test_rank_prefixes_of_srun() -> None:
-    text = "".join(f"{r}: step {n} | loss: {2.5 + r} | norm: 1.0\n" for n in range(5) for r in (0, 1))
+    text = "".join(
+        f"{r}: step {n} | loss: {2.5 + r} | norm: 1.0\n" for n in range(5) for r in (0, 1)
+    )
     rows, tally, _ = read(text)
     assert [row.loss for row in rows] == [2.5] * 5
     assert tally.n_other_ranks == 5
@@ -273,7 +277,10 @@ def test_damaged_lines_are_named() -> None:
 
 
 def test_windows_line_ends_and_damaged_utf8() -> None:
-    data = NANOGPT.replace("\n", "\r\n").encode() + b"\xff\xfe\x80 warning\r\niter 30: loss 2.1, time 1ms\r\n"
+    data = (
+        NANOGPT.replace("\n", "\r\n").encode()
+        + b"\xff\xfe\x80 warning\r\niter 30: loss 2.1, time 1ms\r\n"
+    )
     rows, tally, name = read(data)
     assert name == "nanogpt"
     assert losses(rows)[-1] == (30, 2.1)
