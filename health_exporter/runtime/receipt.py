@@ -32,6 +32,10 @@ _EVENT_WAIT_S = 0.1
 """The training thread waits this long for an event to be on disk: an fsync takes milliseconds, and
 what is not written when `kill -9` comes is lost. A disk that takes longer is not waited for."""
 
+_SCRAPE_WAIT_S = 0.02
+"""A scrape waits this long for its counters to be on disk: that takes less than a millisecond, but
+for the moments in which a report is written, too."""
+
 _PROGRESS_S = 5.0
 """How often the bare counters are written: how exactly a lost run's last step is known."""
 
@@ -114,7 +118,7 @@ class ReceiptWriter:
         self._queue: queue.Queue[tuple[Callable[[], None], threading.Event]] = queue.Queue(
             _MAX_QUEUED
         )
-        self._progress_asked = False
+        self._progress_asked: threading.Event | None = None
         self._closed = False
         self._counts: dict[str, int] = {}
         self._in_time = True
@@ -161,11 +165,17 @@ class ReceiptWriter:
             self._queue.put_nowait((self._write_full, threading.Event()))
 
     def scraped(self) -> None:
-        """A scrape has seen the counters: write them soon, without waiting for it."""
-        if not self._progress_asked:
-            with contextlib.suppress(queue.Full):
-                self._queue.put_nowait((self._write_progress, threading.Event()))
-                self._progress_asked = True
+        """A scrape is about to be answered: have its counters on disk, unless the disk is slow."""
+        asked = self._progress_asked
+        if asked is None:
+            asked = threading.Event()
+            self._progress_asked = asked
+            try:
+                self._queue.put_nowait((self._write_progress, asked))
+            except queue.Full:
+                self._progress_asked = None
+                return
+        asked.wait(_SCRAPE_WAIT_S)
 
     def write(self, timeout_s: float) -> bool:
         """Write report and state now.
@@ -223,7 +233,7 @@ class ReceiptWriter:
         self._write_progress()
 
     def _write_progress(self) -> None:
-        self._progress_asked = False
+        self._progress_asked = None
         self._replace("progress.json", self._make_progress, sync=False)
 
     def _replace(self, name: str, make: Callable[[], Mapping[str, Any]], *, sync: bool) -> None:
