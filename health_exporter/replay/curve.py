@@ -15,11 +15,18 @@ from health_exporter.replay.ordering import Step
 
 Array = NDArray[np.float64]
 
-# More than any plot is wide, so that decimation is never seen.
-_COLUMNS = 8192
+# Between this many and half of them are drawn: more than a picture is wide, so that decimation is
+# never seen.
+_COLUMNS = 4096
 
 # Rows gathered before numpy reduces them: a call costs as much as some hundred rows.
-_GATHERED = 4096
+_GATHERED = 2048
+
+# Attempts that are drawn as lines of their own; those of a run that crashed more often are joined.
+_SEGMENTS = 500
+
+# Larger values are drawn there, smaller ones as 0: matplotlib's own arithmetic overflows beyond.
+_LARGEST, _SMALLEST = 1e100, 1e-100
 
 NAMES = ("loss", "grad_norm", "step_time_s")
 
@@ -112,7 +119,7 @@ class Curve:
     def cut(self) -> None:
         """What comes next is not joined to what came before."""
         self._reduce()
-        if self._segments[-1]:
+        if self._segments[-1] and len(self._segments) < _SEGMENTS:
             self._segments.append([])
 
     def _reduce(self) -> None:
@@ -121,6 +128,8 @@ class Curve:
         values = np.array(self._rows, dtype=np.float64)
         self._rows.clear()
         values[~np.isfinite(values)] = np.nan
+        np.clip(values, -_LARGEST, _LARGEST, out=values)
+        values[np.abs(values) < _SMALLEST] = 0.0
         columns = np.empty((len(values), _WIDTH))
         columns[:, 0] = values[:, 0]
         for i in range(len(NAMES)):
@@ -129,18 +138,16 @@ class Curve:
         columns = _merged(columns, self.width)
         self._segments[-1].append(columns)
         self._n_columns += len(columns)
-        while self._n_columns > _COLUMNS and self._halve():
-            pass
+        while self._n_columns > _COLUMNS:
+            self._halve()
 
-    def _halve(self) -> bool:
-        """Make columns twice as wide; False if that makes no fewer, with a restart at every row."""
+    def _halve(self) -> None:
+        """Make columns twice as wide. There are always more of them than of segments."""
         self.width *= 2
-        before = self._n_columns
         self._segments = [
             [_merged(np.concatenate(parts), 2)] if parts else [] for parts in self._segments
         ]
         self._n_columns = sum(len(part) for parts in self._segments for part in parts)
-        return self._n_columns < before
 
 
 def _merged(columns: Array, width: int) -> Array:

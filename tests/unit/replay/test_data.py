@@ -165,8 +165,8 @@ def test_lightning_metrics() -> None:
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])
 def test_delimiters_and_damaged_rows(delimiter: str) -> None:
-    table = ["step,loss,time_ms", "1,2.5,100", "2,2.4", "3,abc,100", "4,2.2,100", "step,loss,time_ms",
-             "5,inf,100"]  # fmt: skip
+    header = "step,loss,time_ms"
+    table = [header, "1,2.5,100", "2,2.4", "3,abc,100", "4,2.2,100", header, "5,inf,100"]
     rows, tally, _ = read("\r\n".join(table).replace(",", delimiter))
     assert losses(rows) == [(1, 2.5), (4, 2.2), (5, math.inf)]
     assert rows[0].step_time_s == pytest.approx(0.1)

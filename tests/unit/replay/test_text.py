@@ -221,7 +221,7 @@ def test_printed_dictionaries_take_the_bar_s_steps() -> None:
         ("eta: 0:10:00  iter: {n}  total_loss: 2.5  loss_cls: 0.3  time: 0.2  lr: 0.0002",
          (7, 2.5, None)),
         ("steps: {n} loss: 2.5000 iter time (s): 1.250 samples/sec: 12.3", (7, 2.5, None)),
-        ('{{"x": | train_inner | "loss": "2.5", "num_updates": "{n}", "gnorm": "1.5"', (7, 2.5, 1.5)),
+        ('| train_inner | "loss": "2.5", "num_updates": "{n}", "gnorm": "1.5"', (7, 2.5, 1.5)),
     ],
 )  # fmt: skip
 def test_key_value_lines(line: str, expected: tuple[int, float, float | None]) -> None:
@@ -235,7 +235,7 @@ def test_key_value_lines(line: str, expected: tuple[int, float, float | None]) -
 @pytest.mark.parametrize(
     "line",
     [
-        "| epoch {e:3d} | {b:5d}/  100 batches | lr 20.00 | ms/batch 12.34 | loss  2.50 | ppl 12.18",
+        "| epoch {e:3d} | {b:5d}/  100 batches | lr 20.0 | ms/batch 12.34 | loss  2.50 | ppl 12.1",
         "[Epoch {e} Batch {b}/100] current loss 2.50, ppl 12.18, throughput 300 samples/s, lr 30",
         "Epoch [{e}][{b}/100]  lr: 1.9e-03, eta: 1:00:00, time: 0.41, loss_cls: 0.6, loss: 2.50",
         "Epoch: [{e}][ {b}/100]\tTime 0.21 (0.30)\tLoss 2.50 (2.71)",
