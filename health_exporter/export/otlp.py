@@ -13,8 +13,10 @@ The points are made straight from a snapshot, and not by instruments of a `Meter
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -33,7 +35,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric as Family
 
-import health_exporter
 from health_exporter.catalog import CATALOG, STEP_SECONDS_BOUNDS, Metric, Sample
 from health_exporter.snapshot import RunView, Snapshot
 
@@ -42,6 +43,30 @@ _CUMULATIVE = AggregationTemporality.CUMULATIVE
 # What the standard translation to Prometheus appends for a unit. Units in braces only annotate.
 _SUFFIXES = {"s": "seconds", "By": "bytes", "1": "ratio"}
 _PER_SUFFIXES = {"s": "second"}
+
+
+_LOOKBACK_S = 300.0
+"""For so long Prometheus goes on showing a series that gets no more samples, by default."""
+
+
+class Gone(NamedTuple):
+    """A series of a gauge that has no value any more, such as a rank that is suspected no longer.
+
+    A scrape without it ends it; among pushes it has to be said, and again, as one may be lost.
+    """
+
+    name: str
+    """In OpenTelemetry."""
+    unit: str
+    attributes: tuple[tuple[str, str], ...]
+
+
+class Message(NamedTuple):
+    """What one push says."""
+
+    data: MetricsData
+    gone: tuple[Gone, ...]
+    time_unix_nano: int
 
 
 def otlp_name(name: str, kind: str, unit: str) -> str:
@@ -62,7 +87,7 @@ def otlp_name(name: str, kind: str, unit: str) -> str:
     return name.replace("_", ".")
 
 
-def make_resource(run: str, rank: int, host: str) -> Resource:
+def make_resource(run: str, rank: int, host: str, version: str) -> Resource:
     """Who pushes: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over our defaults.
 
     All but the instance's id, which they would make the same for all ranks of a job; it stays the
@@ -71,19 +96,20 @@ def make_resource(run: str, rank: int, host: str) -> Resource:
     defaults = {
         "service.namespace": "health_exporter",
         "service.name": "trainer",
-        "service.version": health_exporter.__version__,
+        "service.version": version,
         "host.name": _utf8(host),
     }
     instance = {"service.instance.id": _utf8(f"{run}/{rank}")}
     return Resource(defaults).merge(OTELResourceDetector().detect()).merge(Resource(instance))
 
 
-class MetricsMessage:
-    """Makes the message of a push.
+class MessageMaker:
+    """Makes the messages of the pushes.
 
     Args:
         read: Gives the snapshot.
         resource: Who pushes.
+        version: Version of this package.
         wall: Unix time in seconds.
     """
 
@@ -92,34 +118,57 @@ class MetricsMessage:
         read: Callable[[], Snapshot],
         resource: Resource,
         *,
+        version: str,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._read = read
         self._resource = resource
         self._wall = wall
         self._process_start = wall()
-        self._scope = InstrumentationScope("health_exporter", health_exporter.__version__)
+        self._scope = InstrumentationScope("health_exporter", version)
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self._process = registry
+        self._lock = threading.Lock()
+        self._seen: set[Gone] = set()
+        self._gone: dict[Gone, float] = {}
 
-    def make(self) -> MetricsData:
+    def make(self) -> Message:
         """Every metric of the catalogue, and those of the process, as of now."""
         snapshot = self._read()
-        now = _nanoseconds(self._wall())
+        unix_time = self._wall()
+        now = _nanoseconds(unix_time)
         metrics = [
             metric for entry in CATALOG if (metric := self._instrument(entry, snapshot, now))
         ]
+        gone = self._find_gone(metrics, unix_time)
         metrics += (self._process_instrument(family, now) for family in self._process.collect())
         scope_metrics = ScopeMetrics(scope=self._scope, metrics=metrics, schema_url="")
-        return MetricsData(
-            resource_metrics=[
-                ResourceMetrics(
-                    resource=self._resource, scope_metrics=[scope_metrics], schema_url=""
-                )
-            ]
+        resource_metrics = ResourceMetrics(
+            resource=self._resource, scope_metrics=[scope_metrics], schema_url=""
         )
+        return Message(MetricsData(resource_metrics=[resource_metrics]), gone, now)
+
+    def _find_gone(self, metrics: Iterable[Instrument], now: float) -> tuple[Gone, ...]:
+        """Gauges' series that were there within the time for which they would still be shown."""
+        series = {
+            Gone(
+                metric.name,
+                metric.unit or "",
+                tuple((name, str(text)) for name, text in (point.attributes or {}).items()),
+            )
+            for metric in metrics
+            if isinstance(metric.data, Gauge)
+            for point in metric.data.data_points
+        }
+        with self._lock:  # the last push may be made beside one that is under way
+            self._gone.update(dict.fromkeys(self._seen - series, now + _LOOKBACK_S))
+            self._gone = {
+                one: until for one, until in self._gone.items() if one not in series and until > now
+            }
+            self._seen = series
+            return tuple(self._gone)
 
     def _instrument(self, metric: Metric, snapshot: Snapshot, now: int) -> Instrument | None:
         run = _utf8(snapshot.run)

@@ -13,8 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.sdk.resources import Resource
 
-import health_exporter
-from health_exporter.export.otlp_sender import HttpClient
+from health_exporter.export.otlp_http import HttpClient
 
 _MAX_WAITING = 1_000
 """Events kept while the collector is away: the newest, as the receipt has them all."""
@@ -34,6 +33,7 @@ class EventQueue:
         client: Posts to the collector's logs.
         resource: Who pushes.
         run: Name of the run.
+        version: Version of this package.
         wall: Unix time in seconds.
     """
 
@@ -43,12 +43,14 @@ class EventQueue:
         resource: Resource,
         run: str,
         *,
+        version: str,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._resource = ResourceMessage(
             attributes=[_pair(name, value) for name, value in resource.attributes.items()]
         )
+        self._scope = InstrumentationScope(name="health_exporter", version=version)
         self._run = run
         self._wall = wall
         self._waiting: deque[tuple[float, str, Mapping[str, Any]]] = deque(maxlen=_MAX_WAITING)
@@ -68,13 +70,12 @@ class EventQueue:
         if not waiting:
             return
         records = [self._record(*item) for item in waiting]
-        scope = InstrumentationScope(name="health_exporter", version=health_exporter.__version__)
         self._client.post(
             ExportLogsServiceRequest(
                 resource_logs=[
                     ResourceLogs(
                         resource=self._resource,
-                        scope_logs=[ScopeLogs(scope=scope, log_records=records)],
+                        scope_logs=[ScopeLogs(scope=self._scope, log_records=records)],
                     )
                 ]
             )

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 
 from opentelemetry import context
-from opentelemetry.sdk.metrics.export import MetricsData
 
 from health_exporter.export.complaint import Complaints
+from health_exporter.export.otlp import Message
 from health_exporter.export.otlp_event import EventQueue
-from health_exporter.export.otlp_sender import Sender, SendError
+from health_exporter.export.otlp_http import SendError
+from health_exporter.export.otlp_sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Push:
 
     def __init__(
         self,
-        make: Callable[[], MetricsData],
+        make: Callable[[], Message],
         sender: Sender,
         last_sender: Sender,
         *,

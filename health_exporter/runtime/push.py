@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+import health_exporter
 from health_exporter.errors import SettingsError
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.settings import Settings
@@ -78,10 +79,11 @@ def _is_wanted(otlp: bool | None, environ: Mapping[str, str]) -> bool:
 
 def _make(pushed: Pushed, environ: Mapping[str, str]) -> Push:
     # Only here: the packages are an extra, and take a while to import.
-    from health_exporter.export.otlp import MetricsMessage, make_resource
+    from health_exporter.export.otlp import MessageMaker, make_resource
     from health_exporter.export.otlp_event import EventQueue
+    from health_exporter.export.otlp_http import HttpClient
     from health_exporter.export.otlp_push import FLUSH_S, Push
-    from health_exporter.export.otlp_sender import GrpcSender, HttpClient, make_sender
+    from health_exporter.export.otlp_sender import GrpcSender, make_sender
 
     settings, identity = pushed.settings, pushed.identity
     preferred = environ.get(_TEMPORALITY, "").strip().lower()
@@ -91,17 +93,18 @@ def _make(pushed: Pushed, environ: Mapping[str, str]) -> Push:
             _TEMPORALITY,
             preferred,
         )
-    resource = make_resource(settings.run, identity.rank, identity.host)
+    version = health_exporter.__version__
+    resource = make_resource(settings.run, identity.rank, identity.host, version)
     sender = make_sender(environ)
     events = None
     if settings.otlp_events and isinstance(sender, GrpcSender):
         log.warning("otlp_events needs OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf; none are pushed")
     elif settings.otlp_events:
-        events = EventQueue(HttpClient(environ, "logs"), resource, settings.run)
+        events = EventQueue(HttpClient(environ, "logs"), resource, settings.run, version=version)
     is_http = not isinstance(sender, GrpcSender)
     target = HttpClient(environ, "metrics").shown if is_http else "the gRPC endpoint"
     return Push(
-        MetricsMessage(pushed.snapshot, resource).make,
+        MessageMaker(pushed.snapshot, resource, version=version).make,
         sender,
         make_sender(environ, FLUSH_S),
         target=target,

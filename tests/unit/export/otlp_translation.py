@@ -96,6 +96,8 @@ def _of_metric(metric: Any) -> Iterable[tuple[Series, float]]:
     kind = metric.WhichOneof("data")
     name = prometheus_name(metric.name, metric.unit, kind)
     for point in getattr(metric, kind).data_points:
+        if point.flags & 1:  # no recorded value: the series ends
+            continue
         labels = _labels(point.attributes)
         if kind != "histogram":
             yield (name, labels), getattr(point, point.WhichOneof("value"))

@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 import pytest
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.sdk.metrics.export import AggregationTemporality
 from prometheus_client.parser import text_string_to_metric_families
 
 from health_exporter.catalog import CATALOG, Metric
-from health_exporter.export.otlp import MetricsMessage, make_resource, otlp_name
+from health_exporter.export.otlp import MessageMaker, make_resource, otlp_name
+from health_exporter.export.otlp_sender import encode
 from health_exporter.export.prometheus import MetricsPage
-from health_exporter.snapshot import Snapshot
+from health_exporter.snapshot import Snapshot, SuspectRank
 from tests.unit.export.otlp_sample import ATTEMPT_START, FIRST_START, full_snapshot, full_step
 from tests.unit.export.otlp_translation import Series, prometheus_name, translated
 
@@ -22,8 +22,8 @@ KIND_IN_OTLP = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}
 
 
 def pushed(snapshot: Snapshot) -> Any:
-    resource = make_resource("r", snapshot.rank, "gpu017")
-    return encode_metrics(MetricsMessage(lambda: snapshot, resource, wall=lambda: NOW).make())
+    resource = make_resource("r", snapshot.rank, "gpu017", "1.2")
+    return encode(MessageMaker(lambda: snapshot, resource, version="1.2", wall=lambda: NOW).make())
 
 
 def scraped(snapshot: Snapshot) -> dict[Series, float]:
@@ -84,11 +84,11 @@ def test_what_is_unknown_is_absent_on_both_ways():
 def test_nan_loss_is_pushed_as_nan():
     values = [full_step(loss=2.0), full_step(loss=math.nan), full_step(loss=math.inf)]
     snapshot = full_snapshot()
-    message = MetricsMessage(lambda: snapshot, make_resource("r", 0, "h"))
+    message = MessageMaker(lambda: snapshot, make_resource("r", 0, "h", "1.2"), version="1.2")
     seen = []
     for step in values:
         snapshot = full_snapshot(step=step)
-        seen.append(points(encode_metrics(message.make()))["training.health.loss"][0].as_double)
+        seen.append(points(encode(message.make()))["training.health.loss"][0].as_double)
     assert seen[0] == 2.0
     assert math.isnan(seen[1])
     assert seen[2] == math.inf
@@ -129,12 +129,10 @@ def attributes(resource: Any) -> dict[str, Any]:
 
 
 def test_resource_names_the_service_the_host_and_the_rank():
-    from health_exporter import __version__
-
-    assert attributes(make_resource("llama", 3, "gpu017")) == {
+    assert attributes(make_resource("llama", 3, "gpu017", "1.2")) == {
         "service.namespace": "health_exporter",
         "service.name": "trainer",
-        "service.version": __version__,
+        "service.version": "1.2",
         "service.instance.id": "llama/3",
         "host.name": "gpu017",
     }
@@ -145,7 +143,7 @@ def test_resource_of_the_environment_wins_but_for_the_instance(monkeypatch: pyte
     monkeypatch.setenv(
         "OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=same,k8s.pod.name=trainer-0"
     )
-    found = attributes(make_resource("llama", 3, "gpu017"))
+    found = attributes(make_resource("llama", 3, "gpu017", "1.2"))
     assert found["service.name"] == "pretraining"
     assert found["k8s.pod.name"] == "trainer-0"
     assert found["service.instance.id"] == "llama/3"
@@ -159,6 +157,57 @@ def test_text_that_is_no_utf8_does_not_hold_up_the_rest():
         for pair in point.attributes
     }
     assert run == "bad ?"
+
+
+def gone(request: Any) -> set[tuple[str, frozenset[tuple[str, str]]]]:
+    """Series that a push says are over."""
+    return {
+        (name, frozenset((pair.key, pair.value.string_value) for pair in point.attributes))
+        for name, found in points(request).items()
+        for point in found
+        if point.flags & 1
+    }
+
+
+def suspects_of(*ranks: int) -> Snapshot:
+    snapshot = full_snapshot()
+    assert snapshot.whole is not None
+    suspects = tuple(SuspectRank(rank, "h", "dead") for rank in ranks)
+    return snapshot._replace(whole=snapshot.whole._replace(suspects=suspects))
+
+
+def suspect(rank: int) -> tuple[str, frozenset[tuple[str, str]]]:
+    labels = {"run": "llama 8b", "rank": str(rank), "host": "h", "reason": "dead"}
+    return "training.health.suspect.rank", frozenset(labels.items())
+
+
+def test_series_that_is_gone_is_said_to_be_over():
+    now = NOW
+    snapshot = suspects_of(3, 4)
+    maker = MessageMaker(
+        lambda: snapshot, make_resource("r", 0, "h", "1.2"), version="1.2", wall=lambda: now
+    )
+    assert gone(encode(maker.make())) == set()
+    snapshot = suspects_of(4)
+    assert gone(encode(maker.make())) == {suspect(3)}
+    now += 15.0  # again, as that push may be lost
+    snapshot = suspects_of()
+    assert gone(encode(maker.make())) == {suspect(3), suspect(4)}
+    now += 15.0
+    snapshot = suspects_of(3)
+    assert gone(encode(maker.make())) == {suspect(4)}
+    now += 300.0  # by now nobody shows it any more
+    assert gone(encode(maker.make())) == set()
+
+
+def test_series_that_is_over_has_the_name_and_type_that_it_had():
+    snapshot = full_snapshot(step=full_step(mfu=0.4))
+    maker = MessageMaker(lambda: snapshot, make_resource("r", 0, "h", "1.2"), version="1.2")
+    maker.make()
+    snapshot = full_snapshot(step=full_step(mfu=None))
+    metrics = encode(maker.make()).resource_metrics[0].scope_metrics[0].metrics
+    (metric,) = (metric for metric in metrics if metric.name == "training.health.mfu")
+    assert (metric.unit, metric.WhichOneof("data")) == ("1", "gauge")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from health_exporter.export.otlp import make_resource
 from health_exporter.export.otlp_event import EventQueue
-from health_exporter.export.otlp_sender import HttpClient, SendError
+from health_exporter.export.otlp_http import HttpClient, SendError
 from tests.unit.export.otlp_collector import Collector, ok, status
 
 ANOMALY = {
@@ -34,7 +34,13 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture
 def events(collector: Collector) -> EventQueue:
     client = HttpClient({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}, "logs")
-    return EventQueue(client, make_resource("llama", 0, "gpu017"), "llama", wall=lambda: 1.79e9)
+    return EventQueue(
+        client,
+        make_resource("llama", 0, "gpu017", "1.2"),
+        "llama",
+        version="1.2",
+        wall=lambda: 1.79e9,
+    )
 
 
 def records(collector: Collector) -> list[Any]:

@@ -14,12 +14,13 @@ import pytest
 from opentelemetry.sdk.metrics.export import MetricsData
 
 from health_exporter.export import otlp_push
+from health_exporter.export.otlp import Message
 from health_exporter.export.otlp_event import EventQueue
+from health_exporter.export.otlp_http import SendError
 from health_exporter.export.otlp_push import Push
-from health_exporter.export.otlp_sender import SendError
 
 DEADLINE_S = 20.0
-EMPTY = MetricsData(resource_metrics=[])
+EMPTY = Message(MetricsData(resource_metrics=[]), (), 0)
 
 
 class Deliveries:
@@ -29,7 +30,7 @@ class Deliveries:
         self.act = act
         self.times: queue.Queue[float] = queue.Queue()
 
-    def send(self, data: MetricsData) -> None:
+    def send(self, push: Message) -> None:
         self.times.put(time.monotonic())
         self.act()
 

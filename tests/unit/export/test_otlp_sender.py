@@ -17,10 +17,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.sdk.metrics.export import MetricsData
 
-from health_exporter.export.otlp import MetricsMessage, make_resource
-from health_exporter.export.otlp_sender import HttpClient, SendError, make_sender
+from health_exporter.export.otlp import Message, MessageMaker, make_resource
+from health_exporter.export.otlp_http import HttpClient, SendError
+from health_exporter.export.otlp_sender import make_sender
 from tests.unit.export.otlp_collector import (
     Answer,
     Collector,
@@ -41,17 +41,17 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def data() -> MetricsData:
+def data() -> Message:
     snapshot = full_snapshot()
-    return MetricsMessage(lambda: snapshot, make_resource("r", 0, "h")).make()
+    return MessageMaker(lambda: snapshot, make_resource("r", 0, "h", "1.2"), version="1.2").make()
 
 
-def test_base_endpoint_gets_the_path(collector: Collector, data: MetricsData):
+def test_base_endpoint_gets_the_path(collector: Collector, data: Message):
     make_sender({ENDPOINT: collector.url + "/otlp/"}).send(data)
     assert [one.path for one in collector.received] == ["/otlp/v1/metrics"]
 
 
-def test_endpoint_for_metrics_is_taken_as_it_is(collector: Collector, data: MetricsData):
+def test_endpoint_for_metrics_is_taken_as_it_is(collector: Collector, data: Message):
     own = f"{collector.url}/api/v1/otlp/v1/metrics"
     environ = {ENDPOINT: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": own}
     make_sender(environ).send(data)
@@ -63,14 +63,14 @@ def test_default_endpoint_is_the_standard_one():
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_body_is_compressed_where_asked_for(collector: Collector, data: MetricsData, encoding: str):
+def test_body_is_compressed_where_asked_for(collector: Collector, data: Message, encoding: str):
     make_sender({ENDPOINT: collector.url, "OTEL_EXPORTER_OTLP_COMPRESSION": encoding}).send(data)
     (one,) = collector.received
     assert one.headers["content-encoding"] == encoding
     assert one.message.resource_metrics
 
 
-def test_headers_are_sent(collector: Collector, data: MetricsData):
+def test_headers_are_sent(collector: Collector, data: Message):
     environ = {
         ENDPOINT: collector.url,
         "OTEL_EXPORTER_OTLP_HEADERS": "x-general=no",
@@ -96,14 +96,14 @@ FAULTS: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_was_not_taken_is_an_error(collector: Collector, data: MetricsData, fault: str):
+def test_what_was_not_taken_is_an_error(collector: Collector, data: Message, fault: str):
     collector.answer, reason = FAULTS[fault]
     with pytest.raises(SendError, match=reason):
         make_sender({ENDPOINT: collector.url}).send(data)
     assert len(collector.received) == 1, "a push is not repeated"
 
 
-def test_points_that_were_refused_are_an_error(collector: Collector, data: MetricsData):
+def test_points_that_were_refused_are_an_error(collector: Collector, data: Message):
     partial = ExportMetricsPartialSuccess(rejected_data_points=7, error_message="out of order")
     answer = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
     collector.answer = status(200, answer)
@@ -112,7 +112,7 @@ def test_points_that_were_refused_are_an_error(collector: Collector, data: Metri
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_collector_says_when_to_come_back(collector: Collector, data: MetricsData, code: int):
+def test_collector_says_when_to_come_back(collector: Collector, data: Message, code: int):
     sender = make_sender({ENDPOINT: collector.url})
     collector.answer = status(code, Retry_After="17")
     with pytest.raises(SendError) as caught:
@@ -129,7 +129,7 @@ def test_collector_says_when_to_come_back(collector: Collector, data: MetricsDat
 
 
 @pytest.mark.parametrize("timeout", ["0.2", "200"])
-def test_slow_collector_is_not_waited_for(collector: Collector, data: MetricsData, timeout: str):
+def test_slow_collector_is_not_waited_for(collector: Collector, data: Message, timeout: str):
     hanging = Hanging()
     collector.answer = hanging
     # Seconds, as the SDK has it, or milliseconds, as the specification has it.
@@ -141,7 +141,7 @@ def test_slow_collector_is_not_waited_for(collector: Collector, data: MetricsDat
     hanging.go_on.set()
 
 
-def test_nobody_listens(data: MetricsData):
+def test_nobody_listens(data: Message):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
@@ -149,7 +149,7 @@ def test_nobody_listens(data: MetricsData):
             make_sender({ENDPOINT: f"http://127.0.0.1:{port}"}).send(data)
 
 
-def test_trainers_random_numbers_are_left_alone(collector: Collector, data: MetricsData):
+def test_trainers_random_numbers_are_left_alone(collector: Collector, data: Message):
     before = random.getstate()
     make_sender({ENDPOINT: collector.url}).send(data)
     collector.answer = status(503)
@@ -202,7 +202,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_certificates_are_those_of_the_environment(certificate: Path, data: MetricsData):
+def test_certificates_are_those_of_the_environment(certificate: Path, data: Message):
     cert, key = str(certificate / "cert.pem"), str(certificate / "key.pem")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(cert, key)
@@ -220,7 +220,7 @@ def test_certificates_are_those_of_the_environment(certificate: Path, data: Metr
             make_sender({ENDPOINT: collector.url, **client}).send(data)
 
 
-def test_certificate_that_is_not_there_is_an_error_of_the_push(data: MetricsData):
+def test_certificate_that_is_not_there_is_an_error_of_the_push(data: Message):
     environ = {ENDPOINT: "https://127.0.0.1:1", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/missing.pem"}
     with pytest.raises(SendError, match=r"missing\.pem"):
         make_sender(environ).send(data)
