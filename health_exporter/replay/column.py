@@ -192,7 +192,11 @@ def _loss_score(name: str) -> float:
         return 8.0
     if "loss" not in words:
         ending = words[-1] if words else ""
-        return 4.0 if ending.endswith("loss") or flat in ("nll", "cross_entropy", "ce") else 0.0
+        return (
+            4.0
+            if ending.endswith("loss") or flat in ("nll", "cross_entropy", "crossentropy", "ce")
+            else 0.0
+        )
     score = 6.0 if words[-1] == "loss" else 5.0
     return score - 2.0 * len(_LESSER.intersection(words)) + 0.5 * ("train" in words)
 

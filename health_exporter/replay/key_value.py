@@ -13,7 +13,7 @@ from health_exporter.replay.tally import Tally
 from health_exporter.replay.text import DamagedLineError, Fields, TextReader
 
 _PAIR = re.compile(
-    rf"(?<![\w.])([A-Za-z][\w./-]*(?: (?:loss|norm|rate|time|step)\b)?)"
+    rf"(?<![\w.])([A-Za-z][\w./-]*(?: (?:loss|norm|rate|time|step|function|value)\b)?)"
     rf"(?:[\"']?\s*[:=]\s*[\"']?|\s+)\[?(?:\s*)({NUMBER})(?![\w.]*[A-Za-z_]\w*\s*[:=])",
     re.IGNORECASE,
 )

@@ -190,6 +190,18 @@ def test_lightning_counts_through_the_epochs() -> None:
     assert [row.step_time_s for row in rows] == [0.5, 0.5, 4.0]
 
 
+def test_nemo_s_bars_show_a_running_mean_too() -> None:
+    text = "".join(
+        f"Epoch 0: :  47%|####7     | {n}/15 [06:19<07:13, loss=7.75, v_num=, reduced_train_loss="
+        f"{11 - n}.500, global_step={n - 1}.000, train_step_timing in s=49.50]\n"
+        for n in (5, 6, 7)
+    )
+    rows, _, name = read(text)
+    assert name == "lightning"
+    assert losses(rows) == [(5, 6.5), (6, 5.5), (7, 4.5)]
+    assert rows[0].step_time_s == 49.5
+
+
 def test_printed_dictionaries_are_numbered() -> None:
     rows, tally, name = read(PRINTED)
     assert name == "hf-print"
@@ -221,6 +233,9 @@ def test_printed_dictionaries_take_the_bar_s_steps() -> None:
         ("eta: 0:10:00  iter: {n}  total_loss: 2.5  loss_cls: 0.3  time: 0.2  lr: 0.0002",
          (7, 2.5, None)),
         ("steps: {n} loss: 2.5000 iter time (s): 1.250 samples/sec: 12.3", (7, 2.5, None)),
+        ("2025-01-02 03:04:05 | INFO | train_inner | epoch 001:    100 / 487 loss=2.5, ppl=12.1,"
+         " wps=100, num_updates={n}, lr=0.001, gnorm=1.5", (7, 2.5, 1.5)),
+        ("Iteration:     {n}, Loss function: 2.5, Average Loss: 0.98246424", (7, 2.5, None)),
         ('| train_inner | "loss": "2.5", "num_updates": "{n}", "gnorm": "1.5"', (7, 2.5, 1.5)),
     ],
 )  # fmt: skip
@@ -240,6 +255,8 @@ def test_key_value_lines(line: str, expected: tuple[int, float, float | None]) -
         "Epoch [{e}][{b}/100]  lr: 1.9e-03, eta: 1:00:00, time: 0.41, loss_cls: 0.6, loss: 2.50",
         "Epoch: [{e}][ {b}/100]\tTime 0.21 (0.30)\tLoss 2.50 (2.71)",
         "Epoch {e} iteration 00{b}/0100: training loss 2.50",
+        "INFO:root:[Epoch {e}][Batch {b}/100], Speed: 58.1 samples/sec, CrossEntropy=2.50",
+        "Epoch: {e}/2 | Step: {b}/100 | PPO Epoch: 1 | Actor Loss: 2.50 | Critic Loss: 9.0",
     ],
 )
 def test_steps_that_begin_anew_in_each_epoch(line: str) -> None:
