@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from health_exporter import HealthExporter, TrainingHealthMonitor
+from tests.unit.runtime.recorded import BEGUN, kill
 
 MakeExporter = Callable[..., HealthExporter]
 
@@ -32,3 +34,18 @@ def make(tmp_path: Path) -> Iterator[MakeExporter]:
             return exporter
 
         yield start
+
+
+@pytest.fixture(autouse=True)
+def _no_run_outlives_its_test() -> Iterator[None]:
+    yield
+    while BEGUN:
+        kill(BEGUN.pop())
+
+
+@pytest.fixture(autouse=True)
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Files that would have been fsynced, by inode; the tests wait for no disk."""
+    inodes: list[int] = []
+    monkeypatch.setattr("os.fsync", lambda fd: inodes.append(os.fstat(fd).st_ino))
+    return inodes

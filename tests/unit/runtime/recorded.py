@@ -15,6 +15,9 @@ from health_exporter.runtime.settings import Settings
 
 START = 1_700_000_000.0
 
+BEGUN: list[Run] = []
+"""Runs that write; they end with the test."""
+
 
 class Clock:
     """Unix time that a test sets."""
@@ -49,6 +52,7 @@ def begin(folder: Path, clock: Callable[[], float], run: str = "r", **settings: 
     """The run of a process that has just started."""
     made = take_over(folder, clock, run, **settings)
     made.start()
+    BEGUN.append(made)
     return made
 
 

@@ -72,6 +72,18 @@ def test_an_event_is_on_disk_when_the_call_returns(writer: Make, tmp_path: Path)
         }
 
 
+def test_events_reports_and_their_folder_survive_a_power_cut(
+    writer: Make, tmp_path: Path, synced: list[int]
+):
+    receipts = writer()
+    assert receipts.write(10.0)
+    receipts.event("start")
+    folder = tmp_path / "r"
+    for name in ("events.jsonl", "state.json", "report.json"):
+        assert (folder / name).stat().st_ino in synced
+    assert folder.stat().st_ino in synced
+
+
 def test_a_line_that_was_cut_short_is_ended_first(writer: Make, tmp_path: Path):
     folder = tmp_path / "r"
     folder.mkdir()
