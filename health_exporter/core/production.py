@@ -49,10 +49,10 @@ LOSS = SpikeSettings(
     # and nobody is called for a jump of 2 %.
     spread_floor=0.003,
     # One bad batch among hundreds raises the loss of its step by several per cent, and the next
-    # step is as before. Alone, a value must stand out by 8 % of the level, or be unmistakable;
+    # step is as before. Alone, a value must stand out by a tenth of the level, or be unmistakable;
     # from its second value on, a smaller jump is found by the sum of the two.
     jump_floor=0.1,
-    unmistakable=8.0,  # 9 spreads: a 12-sigma spike is always seen, whatever the MAD's error
+    unmistakable=8.0,  # a 12-sigma spike is seen whatever the MAD's error, 10 % (3 of those)
     # Where a tenth of the values lies further up than the middle half explains (a loss with two
     # modes, a skewed one), that tenth gives the scale. Of Gaussian noise the upper tenth begins
     # at 1.28 spreads; 1.6 leaves it alone, sampling error included.
@@ -62,17 +62,18 @@ LOSS = SpikeSettings(
     rise_factor=0.0,
     double_rise_factor=0.0,
     # Noise goes both ways. Gaussian noise dips by 3.2 spreads about once in a thousand values
-    # and never by 4.5. Deeper ones are heavy tails: the power is such that dips of 10 spreads,
-    # as Student's t with 3 degrees of freedom has them once in a thousand, raise the threshold
-    # to the 45 spreads that it exceeds once in 100,000. Beyond that they are those of a running
-    # mean begun afresh, which is bounded: twice the dip, at least 60 spreads.
+    # and by 4 once in 30,000. Deeper ones are heavy tails, and raise the threshold. Student's t
+    # with 3 degrees of freedom dips by 10 spreads once in a thousand values and exceeds 45 once
+    # in 100,000; the power leads there with the error of the estimated dip, a fifth, to spare.
+    # Dips deeper still are those of a running mean begun afresh: the threshold stays at 100.
     gaussian_dip=4.0,
     dip_power=3.3,
     dip_limit=100.0,
     dip_factor=2.0,
     # Two neighbours of 4 spreads each, or 6 and 2: as improbable as one of 5.7.
     double_threshold=8.0,
-    # Twice the depth of sums of neighbours, 4.5 for independent noise and 6 for correlated noise.
+    # Sums of neighbours dip by 4.5 once in a thousand values if they are independent, and by 6 if
+    # they are correlated: noise has no sum of more than twice that, and a tenth for its error.
     double_dip_factor=2.2,
     double_share=0.75,  # so that one high value needs a neighbour of a third of its height
     # A trend cannot be told from noise in fewer values than 24; until then the threshold falls
@@ -81,9 +82,8 @@ LOSS = SpikeSettings(
     start_inflation=8.0,
     start_spread_limit=inf,
     sample_inflation=20.0,  # 1.7 times the threshold for 24 values, 1.1 for 64: the MAD's error
-    # Spikes that recover last 1 to 7 logged values; what lasts longer is a level.
-    tail_inflation=0.25,
-    rebase_after=8,
+    tail_inflation=0.25,  # nothing is known of the tails before 128 values
+    rebase_after=8,  # spikes that recover last 1 to 7 logged values; what lasts longer is a level
     event_end=2.0,  # back in the noise; above it, values go on with the event
     worse=2.0,  # an event that has doubled is news: a ripple before the blow-up must not hide it
 )
@@ -91,10 +91,11 @@ LOSS = SpikeSettings(
 GRAD = SpikeSettings(
     log_space=True,  # gradient norms scatter by factors
     trend_window=0,
-    # 6 spreads of 10 % are a factor of 1.8: less is no explosion, however quiet the run.
+    # 6 spreads of 0.11 are a factor of 1.93: a gradient norm that has not about doubled is no
+    # explosion, however quiet the run.
     spread_floor=0.11,
     jump_floor=0.0,  # the floor above is one
-    unmistakable=0.0,
+    unmistakable=0.0,  # and needs no exception
     tail_share=0.1,  # as for the loss
     tail_spread=1.6,
     # Gradient norms of some runs are heavy-tailed upwards for good: a value must exceed by a
@@ -128,7 +129,7 @@ DRIFT = DriftSettings(
     level_share=0.005,  # half a per cent in a block is a change of data, not divergence
     allowance=1.0,  # half of the shift that is looked for, two scales (Page 1954)
     limit=18.0,  # expected once in e^24 blocks of independent noise, and never at half the scale
-    most=10.0,  # one block is no drift, whatever its level: two must be high
+    most=20.0,  # one block alone must lie 10 % above the level, or by 5 spreads of one loss
 )
 
 SPEED = SpeedSettings(

@@ -32,10 +32,10 @@ class SpikeSignal(Signal):
     """
 
     __slots__ = (
-        "_centre", "_count", "_double_threshold", "_event_length", "_event_z", "_floor", "_full",
-        "_highest", "_jump", "_level", "_log_space", "_low", "_low_double", "_pending",
-        "_previous", "_seen", "_spread", "_start", "_top", "_upper", "_upper_z", "_z",
-        "nominal_threshold", "rebased", "settings", "tail",
+        "_centre", "_count", "_double_threshold", "_enough", "_event_length", "_event_z", "_floor",
+        "_full", "_highest", "_jump", "_level", "_log_space", "_low", "_low_double", "_pending",
+        "_previous", "_seen", "_spread", "_start", "_top", "_upper", "_upper_share", "_upper_z",
+        "_z", "nominal_threshold", "rebased", "settings", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +52,9 @@ class SpikeSignal(Signal):
         self._jump = settings.jump_floor
         super().__init__(window, min_periods, threshold)
         self._upper_z = settings.tail_spread
-        self._upper = int(window * (1.0 - settings.tail_share))  # its place in a sorted full window
+        self._upper_share = 1.0 - settings.tail_share
+        self._upper = int(window * self._upper_share)  # its place in a sorted full window
+        self._enough = window // 2  # values that have an upper tenth to speak of
         self._begin()
         self._set_thresholds()
 
@@ -116,8 +118,10 @@ class SpikeSignal(Signal):
         if level is not None and not starting:
             centre += level._current[0]  # type: ignore[index]  # it has had more values
         # The scale: the middle half's, or the upper tenth's where that is wider, or the floor.
-        if self._full:
-            upper = (window._sorted[self._upper] - current[0]) / self._upper_z
+        if self._full or len(window) >= self._enough:
+            ordered = window._sorted
+            place = self._upper if self._full else int(len(ordered) * self._upper_share)
+            upper = (ordered[place] - current[0]) / self._upper_z
             if upper > spread:
                 spread = upper
         floor = self._floor if self._log_space else self._floor * abs(centre)
