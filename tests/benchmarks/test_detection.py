@@ -48,7 +48,7 @@ def curves() -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def score(curves: pathlib.Path) -> Iterator[Callable[[], Totals]]:
+def score(curves: pathlib.Path) -> Callable[[], Totals]:
     """Replays all curves through the preset as it is now."""
     scorer = _load(curves / "score.py")
     labels = json.loads((curves / "labels.json").read_text())
@@ -67,7 +67,7 @@ def score(curves: pathlib.Path) -> Iterator[Callable[[], Totals]]:
         return {key: sum(s[key] for s in scores) for key in scores[0] if key != "name"}
 
     scorer.rows = rows  # type: ignore[attr-defined]
-    yield totals
+    return totals
 
 
 def _load(path: pathlib.Path) -> ModuleType:
