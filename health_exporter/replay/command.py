@@ -6,33 +6,21 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from health_exporter.core import strict_json
 from health_exporter.core.monitor import TrainingHealthMonitor
-from health_exporter.replay import report
-from health_exporter.replay.detection import FORMATS, detect
+from health_exporter.replay import reading, report
+from health_exporter.replay.detection import FORMATS
 from health_exporter.replay.error import LogError
 from health_exporter.replay.judging import Judging, plainly
 from health_exporter.replay.number import unix_time
 from health_exporter.replay.openmetrics import OpenMetricsFile
-from health_exporter.replay.ordering import Ordering
-from health_exporter.replay.reader import Guess, Reader
-from health_exporter.replay.row import FIELDS, Row
-from health_exporter.replay.source import Source
-from health_exporter.replay.tally import Tally
+from health_exporter.replay.row import FIELDS
 from health_exporter.runtime.run import verdict
 
 if TYPE_CHECKING:  # numpy and matplotlib take longer to import than other commands to run
@@ -81,11 +69,6 @@ examples:
   health-exporter replay history.csv --map loss='run-a - train/loss' --plot run-a.png
   health-exporter replay first.log.gz second.log.gz --json
 """
-
-_PRESETS: dict[str, Callable[[], TrainingHealthMonitor]] = {
-    "production": TrainingHealthMonitor.production,
-    "specification": TrainingHealthMonitor,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,33 +125,25 @@ def run(args: argparse.Namespace) -> int:
     mapping = _mapping(args.map)
     start = _start(args)
     _check_outputs(args)
-    found = [(path, *detect(path, mapping, args.format)) for path in args.files]
+    logs = reading.find(args.files, mapping, args.format)
     name = args.run or _name_of(args.files[0])
     curve = _curve() if args.plot else None
-    preset = "specification" if args.spec else "production"
-    with contextlib.ExitStack() as stack:
-        export = None
-        if args.openmetrics:
-            end_time = max(path.stat().st_mtime for path in args.files)
-            export = stack.enter_context(
-                OpenMetricsFile(args.openmetrics, name, start_time=start, end_time=end_time)
-            )
+    with _export(args, name, start) as export:
         judging = Judging(
-            _PRESETS[preset],
+            TrainingHealthMonitor if args.spec else TrainingHealthMonitor.production,
             plainly if export is None else export.judged_by,
             () if curve is None else (curve,),
         )
-        result = {
+        result: dict[str, Any] = {
             "schema_version": 1,
             "run": name,
-            "preset": preset,
-            **_replay(found, judging, mapping),
+            "preset": "specification" if args.spec else "production",
+            **reading.judge(logs, judging),
         }
         if export is not None:
             first, last = export.finish()
-            result["openmetrics"] = {
-                "path": str(args.openmetrics), "first_time": first, "last_time": last
-            }  # fmt: skip
+            path = str(args.openmetrics)
+            result["openmetrics"] = {"path": path, "first_time": first, "last_time": last}
     result.update(verdict("replayed", result))
     encoded: dict[str, Any] = strict_json.encode(result)
     if curve is not None:
@@ -179,6 +154,15 @@ def run(args: argparse.Namespace) -> int:
     return 0 if encoded["healthy"] else 1
 
 
+def _export(
+    args: argparse.Namespace, name: str, start: float | None
+) -> contextlib.AbstractContextManager[OpenMetricsFile | None]:
+    if not args.openmetrics:
+        return contextlib.nullcontext()
+    end_time = max(path.stat().st_mtime for path in args.files)
+    return OpenMetricsFile(args.openmetrics, name, start_time=start, end_time=end_time)
+
+
 def plot_receipt(path: Path, receipt: Mapping[str, Any]) -> None:
     """Draw a receipt, as far as it has data.
 
@@ -186,9 +170,10 @@ def plot_receipt(path: Path, receipt: Mapping[str, Any]) -> None:
         LogError: matplotlib is not installed, or the file cannot be written.
     """
     from health_exporter.replay import plot
+    from health_exporter.replay.receipt_curve import curve_of_receipt
 
     plot.check(path)
-    curve, events = plot.curve_of_receipt(receipt)
+    curve, events = curve_of_receipt(receipt)
     title = f"{receipt.get('run', '')}: {receipt.get('status', '')}"
     plot.save(path, curve, events, title=title)
 
@@ -235,83 +220,6 @@ def _check_outputs(args: argparse.Namespace) -> None:
 def _name_of(path: Path) -> str:
     name = path.name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
-
-
-def _replay(
-    found: Sequence[tuple[Path, Reader, Guess]],
-    judging: Judging,
-    mapping: dict[str, str],
-) -> dict[str, Any]:
-    ordering = Ordering()
-    tallies = [Tally() for _ in found]
-    with _progress([path for path, _, _ in found]) as (bar, tasks):
-        for index, (path, reader, _) in enumerate(found):
-            task = tasks[index]
-            with Source(path) as source:
-                rows = reader.rows(source.stream, tallies[index])
-                told = _told(rows, source, bar, task)
-                judging.run(ordering.steps(told), index)
-            bar.update(task, completed=path.stat().st_size)
-    for (path, _, _), tally in zip(found, tallies, strict=True):
-        if not tally.n_rows:
-            raise LogError(f"{path} holds no rows that can be read")
-    if not judging.n_steps:
-        raise LogError(f"no row has a loss (columns: {tallies[0].columns})")
-    return {
-        "files": [
-            {
-                "path": str(path),
-                "format": reader.title,
-                "why": guess.why,
-                "confidence": guess.confidence,
-                "columns": tally.columns,
-                "unit": tally.unit,
-                "n_lines": tally.n_lines,
-                "n_rows": tally.n_rows,
-                "n_damaged": tally.n_damaged,
-                "damaged": [list(pair) for pair in tally.damaged],
-                "notes": tally.notes,
-            }
-            for (path, reader, guess), tally in zip(found, tallies, strict=True)
-        ],
-        "left_out": {
-            "of steps seen already": ordering.n_duplicates,
-            "that came late": ordering.n_out_of_order,
-            "without a loss": ordering.n_without_loss,
-            "of other ranks": sum(tally.n_other_ranks for tally in tallies),
-            "steps skipped by the loss scaler": sum(tally.n_skipped_steps for tally in tallies),
-            "values that cannot be": ordering.n_unusable,
-        },
-        **judging.report(),
-    }
-
-
-# The bar is told of every so many rows: a row takes microseconds, an update of the bar hundreds.
-_ROWS_AN_UPDATE = 4096
-
-
-def _told(rows: Iterator[Row], source: Source, bar: Progress, task: TaskID) -> Iterator[Row]:
-    for count, row in enumerate(rows):
-        yield row
-        if not count % _ROWS_AN_UPDATE:
-            bar.update(task, completed=source.position())
-
-
-@contextlib.contextmanager
-def _progress(paths: Sequence[Path]) -> Iterator[tuple[Progress, list[TaskID]]]:
-    """A bar for each file, on a terminal."""
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        yield bar, [bar.add_task(path.name, total=path.stat().st_size) for path in paths]
 
 
 def _title(result: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -85,28 +85,11 @@ def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title
     Raises:
         LogError: matplotlib is not installed, or the file cannot be written.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise LogError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LogError(
-            'matplotlib is not installed: pip install "health-exporter[plot]"'
-        ) from error
+    check(path)
     segments = curve.segments()
     happened = list(events)
     names = [name for name in _PANELS if name == "loss" or _has(segments, happened, name)]
-    height = 1.6 + sum(1.1 * _PANELS[name][1] for name in names)
-    figure = Figure(figsize=(11.0, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(
-        len(names),
-        1,
-        sharex=True,
-        squeeze=False,
-        gridspec_kw={"height_ratios": [_PANELS[name][1] for name in names]},
-    )[:, 0]
+    figure, axes = _panels(names)
     legend: dict[str, Any] = {}
     for name, panel in zip(names, axes, strict=True):
         _draw(panel, name, segments, happened, legend)
@@ -119,11 +102,28 @@ def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title
         raise LogError(f"--plot {path} cannot be written: {error.strerror or error}") from error
 
 
+def _panels(names: Sequence[str]) -> tuple[Figure, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height = 1.6 + sum(1.1 * _PANELS[name][1] for name in names)
+    figure = Figure(figsize=(11.0, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(
+        len(names),
+        1,
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": [_PANELS[name][1] for name in names]},
+    )
+    return figure, axes[:, 0]
+
+
 def _has(segments: Sequence[Segment], events: Sequence[Mapping[str, Any]], name: str) -> bool:
     if any((segment.high[name] > 0.0).any() for segment in segments):
         return True
     marks = {kind for kind, mark in _MARKS.items() if mark.panel == name}
-    return any(event["kind"] in marks and _finite(event) is not None for event in events)
+    return any(event["kind"] in marks for event in events)
 
 
 def _draw(
@@ -281,36 +281,3 @@ def _add_legend(figure: Figure, legend: Mapping[str, Any]) -> None:
             fontsize="small",
             frameon=False,
         )
-
-
-def curve_of_receipt(receipt: Mapping[str, Any]) -> tuple[Curve, list[dict[str, Any]]]:
-    """The curves and events of a receipt, as far as it has them.
-
-    Its newest steps are under `recent_steps`, objects with `step`, `loss`, `grad_norm`,
-    `step_time_s` and `restart`; a receipt without them still has its anomalies and resumes.
-    """
-    curve = Curve()
-    for record in _records(receipt.get("recent_steps")):
-        numbers = [strict_json.number(record.get(name)) for name in ("loss", "grad_norm",
-                                                                      "step_time_s")]  # fmt: skip
-        if record.get("restart"):
-            curve.cut()
-        curve.add(record["step"], *numbers)
-    events: list[dict[str, Any]] = [
-        {"kind": anomaly.get("kind"), "first_step": anomaly["step"], "value": anomaly.get("value")}
-        for anomaly in _records(receipt.get("anomalies"))
-    ]
-    restarts = receipt.get("restarts")
-    steps = restarts.get("steps") if isinstance(restarts, Mapping) else None
-    events += [
-        {"kind": "restart", "first_step": step}
-        for step in (steps if isinstance(steps, list) else [])
-        if isinstance(step, int)
-    ]
-    return curve, events
-
-
-def _records(value: object) -> Iterator[Mapping[str, Any]]:
-    for item in value if isinstance(value, list) else []:
-        if isinstance(item, Mapping) and isinstance(item.get("step"), int):
-            yield item
