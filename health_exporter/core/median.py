@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from health_exporter.core.baseline import RollingBaseline
+from bisect import bisect_left, insort
+from collections import deque
 
 
 def median(values: list[float]) -> float:
@@ -14,14 +15,43 @@ def median(values: list[float]) -> float:
     return ordered[half - 1] * 0.5 + ordered[half] * 0.5
 
 
-class RollingMedian(RollingBaseline):
-    """The median alone, which costs less; its spread is always 0."""
+class RollingMedian:
+    """Median of the newest `window` values; as `RollingBaseline`, without the spread.
 
-    __slots__ = ()
+    Attributes:
+        window: Values kept.
+        median: Of the values so far; 0.0 before the first.
+    """
 
-    def _measure(self, ordered: list[float], n: int) -> None:
+    __slots__ = ("_arrival", "_sorted", "median", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        self.median = 0.0
+        self._arrival: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    @property
+    def filled(self) -> bool:
+        """There is a value."""
+        return bool(self._sorted)
+
+    def push(self, value: float) -> None:
+        """Take a finite value into the window; the oldest leaves a full one."""
+        ordered, arrival = self._sorted, self._arrival
+        arrival.append(value)
+        n = len(ordered)
+        if n == self.window:
+            del ordered[bisect_left(ordered, arrival.popleft())]
+        else:
+            n += 1
+        insort(ordered, value)
         half = n >> 1
         if n & 1:
-            self._current = (ordered[half], 0.0)
+            self.median = ordered[half]
         else:
-            self._current = (ordered[half - 1] * 0.5 + ordered[half] * 0.5, 0.0)
+            self.median = ordered[half - 1] * 0.5 + ordered[half] * 0.5
+
+    def values(self) -> list[float]:
+        """The values in the window, oldest first."""
+        return list(self._arrival)

@@ -63,7 +63,7 @@ class SpikeSignal(Signal):
         window, least = self.baseline.window, self.baseline.min_periods
         trend = self.settings.trend_window
         self.baseline = RollingBaseline(window, least)
-        self._level = RollingMedian(trend, 2) if trend else None
+        self._level = RollingMedian(trend) if trend else None
         self._full = False  # the window has been filled
         self._z: float | None = None
         self._centre = self._spread = 0.0
@@ -116,7 +116,7 @@ class SpikeSignal(Signal):
         starting = self._count < self._start
         level = self._level
         if level is not None and not starting:
-            centre += level._current[0]  # type: ignore[index]  # it has had more values
+            centre += level.median
         # The scale: the middle half's, or the upper tenth's where that is wider, or the floor.
         if self._full or len(window) >= self._enough:
             ordered = window._sorted
@@ -124,7 +124,9 @@ class SpikeSignal(Signal):
             upper = (ordered[place] - current[0]) / self._upper_z
             if upper > spread:
                 spread = upper
-        floor = self._floor if self._log_space else self._floor * abs(centre)
+        floor = self._floor
+        if not self._log_space:
+            floor *= centre if centre > 0.0 else -centre
         if spread < floor:
             spread = floor
         if spread < SPREAD_FLOOR:
@@ -137,10 +139,9 @@ class SpikeSignal(Signal):
         previous = self._previous
         self._previous = z
         double = z + previous
-        again = bool(self._pending)
         if z < self._low or double < self._low_double:
             self._deepen(z, double)
-        if z > self._top and not again:
+        elif z > self._top and not self._pending:
             self._top = z
         self._seen += 1
         if self._seen >= BLOCK:
@@ -152,7 +153,7 @@ class SpikeSignal(Signal):
         if level is None:
             window.push(value)
         else:
-            window.push(value - level._current[0])  # type: ignore[index]
+            window.push(value - level.median)
             level.push(value)
         if not self._full and len(window) == window.window:
             self._full = True
@@ -229,7 +230,7 @@ class SpikeSignal(Signal):
         elif level is None:
             self.baseline.push(value)
         else:
-            self.baseline.push(value - level._current[0])  # type: ignore[index]
+            self.baseline.push(value - level.median)
             level.push(value)
         self._full = len(self.baseline) == self.baseline.window
 
@@ -237,11 +238,11 @@ class SpikeSignal(Signal):
         """The trend is known from here on: the window holds what it leaves of the values."""
         values = list(self.baseline._arrival)
         own = self.baseline
-        level = RollingMedian(self.settings.trend_window, 2)
+        level = RollingMedian(self.settings.trend_window)
         self.baseline = RollingBaseline(own.window, own.min_periods)
         for value in values:
-            if level._current is not None:
-                self.baseline.push(value - level._current[0])
+            if level.filled:
+                self.baseline.push(value - level.median)
             level.push(value)
 
     def _sample_inflation(self) -> float:
@@ -300,7 +301,7 @@ class SpikeSignal(Signal):
         return {
             "baseline": self.baseline.state(),
             "reference": None,
-            "level": None if level is None else level.state(),
+            "level": None if level is None else level.values(),
             "count": self._count,
             "highest": self._highest if self._count else None,
             "previous": self._previous,
@@ -323,11 +324,11 @@ class SpikeSignal(Signal):
             signal.baseline.update(value)
         level = signal._level
         if level is not None and state["level"] is not None:
-            for value in state["level"]["values"][-level.window :]:
-                level.update(value)
+            for value in state["level"][-level.window :]:
+                level.push(argument.finite(value, "level"))
         signal._full = len(signal.baseline) == own.window
         signal._count = argument.integer(state["count"], "count", minimum=0)
-        if level is not None and level._current is None and signal._count >= signal._start:
+        if level is not None and not level.filled and signal._count >= signal._start:
             raise ValueError("level must be filled once the start is over")
         if state["highest"] is not None:
             signal._highest = argument.finite(state["highest"], "highest")
