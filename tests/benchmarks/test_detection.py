@@ -35,16 +35,16 @@ from tests.unit.core.production_stream import (
     watch_grad,
 )
 
+FOLDER = os.environ.get("HEALTH_EXPORTER_CURVES")  # no test sees the environment: read before
 PARTS = ("LOSS", "GRAD", "DRIFT", "RESUME")
 Totals = dict[str, float]
 
 
 @pytest.fixture(scope="module")
 def curves() -> pathlib.Path:
-    folder = os.environ.get("HEALTH_EXPORTER_CURVES")
-    if not folder:
+    if not FOLDER:
         pytest.skip("HEALTH_EXPORTER_CURVES names no folder of labelled curves")
-    return pathlib.Path(folder)
+    return pathlib.Path(FOLDER)
 
 
 @pytest.fixture(scope="module")
