@@ -349,7 +349,7 @@ _OF_RANK = (
     Metric(
         name="training_health_rank_exception_info",
         kind="gauge",
-        help="Type of the exception that ended the rank's training, as a label; absent without one.",
+        help="Type of the exception that ended the rank, as a label; absent without one.",
         scope="rank",
         labels=("exception",),
         of_rank=lambda v: [] if v.exception is None else [((v.exception,), 1.0)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +19,16 @@ C = ModelFlopConfig(1000, 2, 2, 16, 8)
 def test_integers_beyond_64_bits_are_refused(name):
     m = TrainingHealthMonitor(flop_config=C, peak_flops_per_sec=1e9)
     before = m.state_dict()
+    observation: dict[str, Any] = {"step": 1, "loss": 1.0, "step_time_s": 0.5, "batch_size": 1}
     with pytest.raises(ValueError, match=f"{name} must fit in 64 bits"):
-        m.observe_step(
-            **{"step": 1, "loss": 1.0, "step_time_s": 0.5, "batch_size": 1, name: 10**400}
-        )
+        m.observe_step(**{**observation, name: 10**400})
     assert m.state_dict() == before
 
 
 def test_a_flag_of_numpy_is_kept_as_a_bool():
     m = TrainingHealthMonitor()
-    m.observe_step(1, 1.0, restart=np.True_)
+    flag: Any = np.True_
+    m.observe_step(1, 1.0, restart=flag)
     assert m.records[0].restart is True
 
 
