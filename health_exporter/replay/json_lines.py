@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from health_exporter.replay import column
-from health_exporter.replay.number import number, unix_time, whole
 from health_exporter.replay.reader import NO, Guess
-from health_exporter.replay.row import Row
+from health_exporter.replay.record import RowMaker
+from health_exporter.replay.row import FIELDS, Row
 from health_exporter.replay.source import lines
 from health_exporter.replay.tally import Tally
 from health_exporter.replay.text import resume_in
@@ -73,61 +73,32 @@ def rows_of(objects: Iterable[Object], mapping: Mapping[str, str], tally: Tally)
     chosen = column.choose(samples, mapping)
     if not chosen:
         raise column.missing_loss(samples)
-    tally.columns.update(chosen)
-    if "step" not in chosen:
-        tally.note("no key is a step (name it with --map step=NAME): rows are numbered")
     paths = {name: _path(key, [found for _, found, _ in first]) for name, key in chosen.items()}
-    return _rows(itertools.chain(first, stream), paths, column.factor_of(
-        chosen.get("step_time_s", "")), tally)  # fmt: skip
+    return _rows(itertools.chain(first, stream), paths, RowMaker(chosen, tally))
 
 
 def _rows(
-    objects: Iterable[Object],
-    paths: Mapping[str, tuple[str, ...]],
-    factor: float,
-    tally: Tally,
+    objects: Iterable[Object], paths: Mapping[str, tuple[str, ...]], maker: RowMaker
 ) -> Iterator[Row]:
-    getters = [_getter(paths.get(name)) for name in ("step", "loss", "grad_norm", "step_time_s",
-                                                      "lr", "time", "restart")]  # fmt: skip
-    get_step, get_loss, get_norm, get_seconds, get_rate, get_time, get_restart = getters
-    numbered = "step" not in paths
-    count = 0
-    carried = ""
+    step, loss, norm, seconds, rate, time, restart = (_getter(paths.get(name)) for name in FIELDS)
+    make = maker.make
+    said = ""
     for line, found, resumed in objects:
-        carried = carried or resumed
-        try:
-            loss = number(get_loss(found))
-            norm = number(get_norm(found))
-            seconds = number(get_seconds(found))
-            if numbered:
-                count += loss is not None
-                step: int | None = count
-            else:
-                step = whole(get_step(found))
-            rate = number(get_rate(found))
-        except ValueError as error:
-            tally.damage(line, str(error))
-            continue
-        if step is None or (loss is None and norm is None and seconds is None):
-            continue
-        tally.n_rows += 1
-        if get_restart(found) in _TRUE:
-            carried = carried or "the log says so"
-        time = get_time(found)
-        yield Row(
-            step,
-            loss,
-            norm,
-            None if seconds is None else seconds * factor,
-            rate,
-            None if time is None else unix_time(time),
-            carried,
+        said = said or resumed
+        row = make(
             line,
+            step(found),
+            loss(found),
+            norm(found),
+            seconds(found),
+            rate(found),
+            time(found),
+            restart(found),
+            said,
         )
-        carried = ""
-
-
-_TRUE = (True, "true", "True", "TRUE", "1", "yes")
+        if row is not None:
+            yield row
+            said = ""
 
 
 def parse(text: str) -> Any:

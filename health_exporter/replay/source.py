@@ -1,14 +1,18 @@
-"""A file as bytes and as lines: gzip or not, damaged or not, never whole in memory."""
+"""A file as bytes and as lines: gzip or not, damaged or not, never whole in memory.
+
+What Windows' PowerShell writes with `>` is UTF-16, and is read as such.
+"""
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from health_exporter.replay.error import LogError
 from health_exporter.replay.tally import Tally
@@ -49,7 +53,9 @@ class Source:
             raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
         self._raw = raw
         self.compressed = magic == _GZIP
-        stream = gzip.GzipFile(fileobj=raw) if self.compressed else raw
+        stream: Any = gzip.GzipFile(fileobj=raw) if self.compressed else raw
+        if magic in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            stream = codecs.EncodedFile(raw, "utf-8", "utf-16", errors="replace")
         self.stream = cast("BinaryIO", stream)
 
     def __enter__(self) -> Source:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from health_exporter.replay import column
 from health_exporter.replay.json_lines import SAMPLED
-from health_exporter.replay.number import number, unix_time, whole
+from health_exporter.replay.number import number
 from health_exporter.replay.reader import NO, Guess
-from health_exporter.replay.row import Row
+from health_exporter.replay.record import RowMaker
+from health_exporter.replay.row import FIELDS, Row
 from health_exporter.replay.source import lines
 from health_exporter.replay.tally import Tally
 
 _DELIMITERS = ",\t;"
-_TRUE = ("true", "1", "1.0", "yes")
 
 Record = tuple[int, list[str]]
 
@@ -74,62 +74,44 @@ class TableReader:
         chosen = column.choose(samples, self._mapping)
         if not chosen:
             raise column.missing_loss(samples)
-        tally.columns.update(chosen)
         runs = column.runs_of(samples)
         if len(runs) > 1:
             tally.note(
                 f"the table holds {len(runs)} runs; this is the one of {chosen['loss']!r} "
                 "(another one: --map loss=COLUMN)"
             )
-        if "step" not in chosen:
-            tally.note("no column is a step (name it with --map step=NAME): rows are numbered")
         return _rows(itertools.chain(first, records), header, chosen, tally)
 
 
 def _rows(
-    records: Iterator[Record], header: Sequence[str], chosen: Mapping[str, str], tally: Tally
+    records: Iterator[Record], header: list[str], chosen: Mapping[str, str], tally: Tally
 ) -> Iterator[Row]:
     width = len(header)
-    places = {name: header.index(key) for name, key in chosen.items()}
-    at_step, at_loss = places.get("step"), places["loss"]
-    at_norm, at_seconds = places.get("grad_norm"), places.get("step_time_s")
-    at_rate, at_time, at_restart = (places.get(name) for name in ("lr", "time", "restart"))
-    factor = column.factor_of(chosen.get("step_time_s", ""))
-    count = 0
-    header_cells = list(header)
+    make = RowMaker(chosen, tally).make
+    # A field without a column is taken from behind the last cell, where None is put.
+    places = [header.index(chosen[name]) if name in chosen else width for name in FIELDS]
+    step, loss, norm, seconds, rate, time, restart = places
     for line, cells in records:
         if len(cells) != width:
             if cells:
                 tally.damage(line, f"{len(cells)} cells where the header has {width}")
             continue
-        try:
-            loss = number(cells[at_loss])
-            norm = None if at_norm is None else number(cells[at_norm])
-            seconds = None if at_seconds is None else number(cells[at_seconds])
-            rate = None if at_rate is None else number(cells[at_rate])
-            if at_step is None:
-                count += loss is not None
-                step: int | None = count
-            else:
-                step = whole(cells[at_step])
-        except ValueError as error:
-            if cells != header_cells:
-                tally.damage(line, str(error))
+        if cells == header:
             continue
-        if step is None or (loss is None and norm is None and seconds is None):
-            continue
-        tally.n_rows += 1
-        restart = at_restart is not None and cells[at_restart].lower() in _TRUE
-        yield Row(
-            step,
-            loss,
-            norm,
-            None if seconds is None else seconds * factor,
-            rate,
-            None if at_time is None else unix_time(cells[at_time]),
-            "the log says so" if restart else "",
+        row: list[str | None] = [*cells, None]
+        made = make(
             line,
+            row[step],
+            row[loss],
+            row[norm],
+            row[seconds],
+            row[rate],
+            row[time],
+            row[restart],
+            "",
         )
+        if made is not None:
+            yield made
 
 
 def _records(stream: BinaryIO, tally: Tally) -> Iterator[Record]:

@@ -112,6 +112,13 @@ def test_a_compressed_file_that_is_cut_short(tmp_path: Path, replay: Run) -> Non
     assert "compressed" in report["files"][0]["damaged"][0][1]
 
 
+def test_what_power_shell_redirects_is_utf_16(tmp_path: Path, replay: Run) -> None:
+    data = nanogpt(range(500)).replace("\n", "\r\n").encode("utf-16")
+    status, out, _ = replay(write(tmp_path / "train.log", data), "--json")
+    assert status == 0
+    assert json.loads(out)["n_steps"] == 500
+
+
 def test_the_specification_s_preset(tmp_path: Path, replay: Run) -> None:
     log = write(tmp_path / "train.log", nanogpt(range(400)))
     assert json.loads(replay(log, "--json", "--spec")[1])["preset"] == "specification"
