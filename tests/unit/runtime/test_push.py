@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -125,3 +126,13 @@ def test_the_global_meter_provider_is_not_touched():
     before = metrics.get_meter_provider()
     make_push(Stub(), ENDPOINT)
     assert metrics.get_meter_provider() is before
+
+
+def test_the_extra_is_not_imported_where_nothing_is_pushed(tmp_path: Path):
+    script = (
+        "import sys; from health_exporter import HealthExporter\n"
+        "HealthExporter(run='r', port=None, receipt_dir=sys.argv[1], linger_s=0).close()\n"
+        "sys.exit(sum(name in sys.modules for name in ('opentelemetry', 'requests', 'google')))\n"
+    )
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", script, tmp_path], cwd=root, timeout=60, check=True)
