@@ -57,22 +57,19 @@ class MegatronReader(TextReader):
             if "loss at iteration" in text:
                 return None
             raise DamagedLineError("an iteration that cannot be read to its end")
-        pairs = _pairs(text[start.end() :])
-        name = self._loss
-        if name is None or (name not in pairs and name not in text):
-            name = self._loss = _guess_loss(pairs) or name
-        loss = None if name is None else pairs.get(name)
-        skipped = int(_real(pairs.get("number of skipped iterations")) or 0)
-        value = _real(loss)
-        if value is None and not skipped:
+        skipped = int(_after(text, "number of skipped iterations") or 0)
+        if self._loss is None:
+            self._loss = _guess_loss(_pairs(text[start.end() :]))
+        loss = None if self._loss is None else _after(text, self._loss)
+        if loss is None and not skipped:
             raise DamagedLineError("an iteration without a loss that can be read")
-        milliseconds = _real(pairs.get("elapsed time per iteration (ms)"))
+        milliseconds = _after(text, "elapsed time per iteration (ms)")
         return Fields(
             int(start.group(1)),
-            value,
-            _real(pairs.get("grad norm")),
+            loss,
+            _after(text, "grad norm"),
             milliseconds * 1e-3 if milliseconds else None,
-            _real(pairs.get("learning rate")),
+            _after(text, "learning rate"),
             skipped,
         )
 
@@ -96,7 +93,10 @@ def _guess_loss(pairs: Mapping[str, str]) -> str | None:
     return None
 
 
-def _real(text: str | None) -> float | None:
-    """The number at the start of a value; of `12.3/14.5` (now and on average) the first."""
-    match = None if text is None else _VALUE.match(text)
+def _after(text: str, key: str) -> float | None:
+    """The number behind a key; of `12.3/14.5` (now and on average) the first."""
+    start = text.find(f"| {key}:")
+    if start < 0:
+        return None
+    match = _VALUE.match(text, start + len(key) + 3)
     return None if match is None else float(match.group(1))

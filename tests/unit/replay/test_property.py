@@ -99,7 +99,7 @@ def test_tables_are_read_as_written(values: list[tuple[float, float]]) -> None:
     check("\n".join(["step,train/loss,grad_norm", *lines]), "csv", values)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(SAMPLES),
     st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 20)), max_size=5),
