@@ -34,8 +34,8 @@ class SpikeSignal(Signal):
     __slots__ = (
         "_centre", "_count", "_double_threshold", "_enough", "_event_length", "_event_z", "_floor",
         "_full", "_highest", "_jump", "_level", "_log_space", "_low", "_low_double", "_pending",
-        "_previous", "_seen", "_spread", "_start", "_top", "_upper", "_upper_share", "_upper_z",
-        "_z", "nominal_threshold", "rebased", "settings", "tail",
+        "_previous", "_rejected", "_seen", "_spread", "_start", "_top", "_upper", "_upper_share",
+        "_upper_z", "_z", "nominal_threshold", "rebased", "settings", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,7 @@ class SpikeSignal(Signal):
         self._highest = -inf
         self._previous = 0.0  # the z-score before
         self._pending: list[float] = []  # anomalous values in a row
+        self._rejected = 0  # anomalous values in the block
         self._event_z = 0.0  # highest z-score of the open event, 0.0 when none is open
         self._event_length = 0  # values since it began
         self.rebased = False
@@ -192,6 +193,12 @@ class SpikeSignal(Signal):
 
     def _add_anomalous(self, value: float, z: float) -> bool:
         """Keep an anomalous value out of the window; whether it is to be reported."""
+        self._rejected += 1
+        if self._rejected > self.settings.rebase_after:
+            # So many, and not in a row: this is what the series does, and the window learns it.
+            self._settle(z)
+            self._take(value)
+            return False
         pending = self._pending
         pending.append(value)
         self._event_length += 1
@@ -263,7 +270,7 @@ class SpikeSignal(Signal):
     def _close_block(self) -> None:
         self.tail.add(-self._low, -self._low_double, self._top)
         self._low = self._low_double = self._top = 0.0
-        self._seen = 0
+        self._seen = self._rejected = 0
         self._set_thresholds()
 
     def _set_thresholds(self) -> None:
@@ -309,7 +316,7 @@ class SpikeSignal(Signal):
             "event_z": self._event_z,
             "event_length": self._event_length,
             "tail": self.tail.state(),
-            "block": [self._seen, self._low, self._low_double, self._top],
+            "block": [self._seen, self._low, self._low_double, self._top, self._rejected],
         }
 
     def restored(self, state: Mapping[str, Any]) -> SpikeSignal:
@@ -337,7 +344,8 @@ class SpikeSignal(Signal):
         signal._event_z = argument.finite(state["event_z"], "event_z")
         signal._event_length = argument.integer(state["event_length"], "event_length", minimum=0)
         signal.tail = Tail.from_state(state["tail"])
-        seen, low, low_double, top = state["block"]
+        seen, low, low_double, top, rejected = state["block"]
+        signal._rejected = argument.integer(rejected, "block", minimum=0)
         signal._seen = argument.integer(seen, "block", minimum=0)
         signal._low = argument.finite(low, "block")
         signal._low_double = argument.finite(low_double, "block")

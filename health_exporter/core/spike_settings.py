@@ -37,7 +37,8 @@ class SpikeSettings:
             window is full.
         tail_inflation: While the tails are not known, up to 1 + tail_inflation times.
         start_spread_limit: Largest spread at the start.
-        rebase_after: Anomalous values in a row that become the new baseline.
+        rebase_after: Anomalous values in a row that become the new baseline; more of them in a
+            block of the tail, not in a row, are taken for what the series does.
         event_end: z-score below which an event is over.
         worse: Multiples of an event's highest z-score at which it is reported again.
     """
