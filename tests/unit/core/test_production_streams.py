@@ -114,10 +114,13 @@ def test_a_running_mean_that_begins_afresh_is_healthy() -> None:
     assert episodes(watch(means)) <= 1
 
 
-def test_a_loss_with_two_modes_is_healthy() -> None:
-    draw = random.Random(9)
-    losses = [draw.choice((2.5, 2.5, 5.0)) + 0.2 * draw.gauss(0, 1) for _ in range(10_000)]
-    assert not watch(losses)
+@pytest.mark.parametrize("seed", range(9, 21))
+def test_a_loss_with_two_modes_is_learnt(seed: int) -> None:
+    draw = random.Random(seed)
+    losses = [draw.choice((2.5, 2.5, 5.0)) + 0.2 * draw.gauss(0, 1) for _ in range(2_000)]
+    found = watch(losses)
+    assert len(found) <= 8
+    assert all(anomaly.step < 128 for anomaly in found)
 
 
 @pytest.mark.parametrize("factor", [3.0, 10.0])
