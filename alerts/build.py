@@ -4,8 +4,8 @@
     python build.py --out DIR --faster 3     elsewhere, with scrapes every 5 s and all in proportion
     python build.py --set silent_after=60s   with another value, for once
 
-A source has `<<name>>` for the value, `<<name:s>>` for a duration in seconds, and `<<ranks(series)>>`
-for a text of source/snippets.yaml, in which `SERIES` is replaced.
+A source has `<<name>>` for the value, `<<name:s>>` for a duration in seconds, and
+`<<ranks(series)>>` for a text of source/snippets.yaml, in which `SERIES` is replaced.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def duration(ms: int) -> str:
     raise AssertionError("a millisecond divides everything")
 
 
-def load_values(path: Path, *, faster: float = 1, changes: Mapping[str, str] = {}) -> dict[str, str]:
+def load_values(
+    path: Path, *, faster: float = 1, changes: Mapping[str, str] = {}
+) -> dict[str, str]:
     """Name to value, as text.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 import health_exporter
-from health_exporter import receipt_table
+from health_exporter import asset, receipt_table
 from health_exporter.demo import command as demo_command
 from health_exporter.discovery import command as targets_command
 from health_exporter.errors import HealthExporterError
@@ -86,7 +86,23 @@ def _parser() -> argparse.ArgumentParser:
     targets = commands.add_parser("targets", help="list the ranks' endpoints for Prometheus")
     targets_command.add_arguments(targets)
     targets.set_defaults(run_command=targets_command.run)
+    assets = commands.add_parser(
+        "assets",
+        help="write out the shipped alerting rules, configurations and dashboards",
+        description="Write out the shipped alerting rules, configurations and dashboards.",
+    )
+    assets.add_argument("path", type=Path, metavar="DIR", help="where to; made if need be")
+    assets.add_argument(
+        "--force", action="store_true", help="overwrite files that have been changed there"
+    )
+    assets.set_defaults(run_command=_assets)
     return parser
+
+
+def _assets(args: argparse.Namespace) -> int:
+    for folder in asset.write(args.path, force=args.force):
+        print(folder)
+    return 0
 
 
 def _report(args: argparse.Namespace) -> int:

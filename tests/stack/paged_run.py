@@ -1,0 +1,190 @@
+"""Small training processes for the tests of paging, each a process of its own with the exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Trains by itself, a step every 0.1 s, and does what it is told on its standard input.
+SCRIPT = """
+import contextlib, json, math, random, select, sys, time
+settings, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+if options.get("store"):
+    import torch.distributed  # the exporter finds the job's store through it
+from health_exporter import HealthExporter
+
+def told(timeout_s):
+    ready, _, _ = select.select([sys.stdin], [], [], timeout_s)
+    return json.loads(sys.stdin.readline() or '["exit"]') if ready else None
+
+noise = random.Random(1)
+with HealthExporter(**settings) as exporter:
+    print(exporter.port, flush=True)
+    step, loss = options.get("first_step", 0), 2.0
+    while True:
+        order = told(0.1)
+        if order is None:
+            if options.get("idle"):
+                continue
+            exporter.observe_step(step, loss + 0.02 * noise.random(), grad_norm=1.0)
+            step += 1
+        elif order[0] == "observe":
+            exporter.observe_step(step, float(order[1]), grad_norm=float(order[2]))
+            step += 1
+        elif order[0] == "loss":
+            loss = order[1]
+        elif order[0] == "step":
+            step = order[1]
+        elif order[0] == "type":
+            exporter.observe_step(step, "two")
+        elif order[0] == "hang":
+            time.sleep(3600)
+        elif order[0] == "hold":
+            # As a native call that holds the interpreter's lock.
+            import ctypes
+            ctypes.PyDLL(None).usleep(int(order[1] * 1e6))
+        elif order[0] == "phase":
+            with exporter.phase(order[1]):
+                time.sleep(order[2])
+        elif order[0] == "train":
+            options["idle"] = False
+        elif order[0] == "raise":
+            raise FloatingPointError("told to")
+        else:
+            break
+"""
+
+_DEADLINE_S = 60.0
+
+
+class Rank:
+    """One rank's process; see `SCRIPT` for what it can be told."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], environ: Mapping[str, str], **options: Any
+    ) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, json.dumps(dict(settings)), json.dumps(options)],
+            cwd=REPOSITORY,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.number = int(settings["rank"])
+        self.address = f"127.0.0.1:{int(self.process.stdout.readline())}"
+
+    def tell(self, *order: object) -> None:
+        """Give it an order."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def dispose(self) -> None:
+        """End it, whatever state it is in."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+class PagedRun:
+    """The ranks of one run.
+
+    Args:
+        run: Name.
+        folder: For receipts.
+        set_targets: Called with all addresses whenever a rank has started.
+        settings: Of the exporters.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        folder: Path,
+        set_targets: Callable[[list[str]], None],
+        *,
+        environ: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.run = run
+        self.ranks: list[Rank] = []
+        self.addresses: list[str] = []
+        self._set_targets = set_targets
+        self._environ = dict(environ or {})
+        self._settings = {
+            "run": run,
+            "port": 0,
+            "address": "127.0.0.1",
+            "receipt_dir": str(folder),
+            "linger_s": 20,
+            "startup_timeout_s": 20.0,
+            **settings,
+        }
+
+    def start(self, rank: int, world_size: int, *, host: str = "", **options: Any) -> Rank:
+        """Start a rank, and scrape it from now on."""
+        settings = {**self._settings, "rank": rank, "local_rank": 0, "world_size": world_size}
+        settings |= options.pop("settings", {})
+        started = Rank(settings, self._environ, **options)
+        self.ranks.append(started)
+        self.addresses.append(started.address)
+        self._set_targets(self.addresses)
+        return started
+
+    def forget(self, *ranks: Rank) -> None:
+        """Their targets are gone from the discovery."""
+        for rank in ranks:
+            self.addresses.remove(rank.address)
+        self._set_targets(self.addresses)
+
+    def dispose(self) -> None:
+        """End all of them."""
+        for rank in self.ranks:
+            rank.dispose()
+
+
+@contextlib.contextmanager
+def job_store() -> Iterator[dict[str, str]]:
+    """A store as a launcher has it: the environment in which the ranks find it."""
+    script = (
+        "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, is_master=True,"
+        " wait_for_workers=False); print(s.port, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            port = process.stdout.readline().strip()
+            yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        finally:
+            process.kill()
+
+
+def poll(condition: Callable[[], Any], deadline_s: float = _DEADLINE_S) -> Any:
+    """What `condition` returns as soon as that is true; AssertionError after the deadline."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {deadline_s} s"
+        time.sleep(0.05)
+    return value

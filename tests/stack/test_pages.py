@@ -1,0 +1,349 @@
+"""Real training processes, Prometheus and Alertmanager: what becomes a page, and what does not.
+
+The servers run with the shipped configuration at eight times its pace: scrapes every two seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from health_exporter.demo.stack import Stack
+from tests.stack.paged_run import PagedRun, job_store, poll
+
+FASTER = 7.5
+pytestmark = pytest.mark.timeout(180)
+
+# Limits that are of hours or of a run's own pace, shortened for the tests.
+CHANGES = {
+    "missing_after": "10s",
+    "terminated_warning": "8s",
+    "terminated_page": "16s",
+    "slow_timeout_seconds": "19",
+    "receipt_age": "20s",
+    "loss_not_finite_hold": "10s",
+    "lossy_resume_hold": "10s",
+}
+
+StartRun = Callable[..., PagedRun]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One for all tests: alerts are told apart by run."""
+    with Stack(tmp_path_factory.mktemp("stack"), faster=FASTER, changes=CHANGES) as stack:
+        yield stack
+        assert stack.pager.refused == []
+
+
+@pytest.fixture
+def new_run(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartRun]:
+    """Makes runs that are named after the test; they end with it."""
+    runs: list[PagedRun] = []
+
+    def start(name: str = "", **settings: object) -> PagedRun:
+        run = (request.node.name.removeprefix("test_") + name)[:70]
+
+        def set_targets(addresses: list[str]) -> None:
+            stack.set_targets(addresses, name=run)
+
+        runs.append(PagedRun(run, tmp_path, set_targets, **settings))  # type: ignore[arg-type]
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        stack.set_targets([], name=run.run)
+        run.dispose()
+
+
+def trained(stack: Stack, run: PagedRun, n_ranks: int) -> None:
+    """Wait until that many ranks have been seen to train."""
+    query = f'count(training_health_rank_step{{run="{run.run}"}} > 3) >= {n_ranks}'
+    poll(lambda: stack.query(query))
+
+
+def only_page(stack: Stack, run: PagedRun) -> str:
+    """Wait for a page; its text. AssertionError if there are several."""
+    poll(lambda: stack.pager.pages(run.run))
+    [page] = stack.pager.pages(run.run)
+    payload = page.body["payload"]
+    assert (payload["severity"], payload["source"]) == ("critical", run.run)
+    assert page.body["payload"]["custom_details"]["run"] == run.run
+    return page.summary
+
+
+def resolved(stack: Stack, run: PagedRun) -> None:
+    """Wait until nothing is open, of one page."""
+    poll(lambda: not stack.pager.open_pages(run.run))
+    assert len(stack.pager.pages(run.run)) == 1
+
+
+def quiet_for(stack: Stack, seconds: float, *runs: PagedRun) -> None:
+    """Nobody is paged for any of the runs for that long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert [page.summary for run in runs for page in stack.pager.pages(run.run)] == []
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_or_stopped_rank(
+    victim: int, number: signal.Signals, stack: Stack, new_run: StartRun
+) -> None:
+    run = new_run()
+    ranks = [run.start(rank, 2) for rank in (0, 1)]
+    trained(stack, run, 2)
+
+    ranks[victim].send(number)
+    text = only_page(stack, run)
+    if number == signal.SIGKILL:
+        run.start(victim, 2, first_step=1)
+    else:
+        ranks[victim].send(signal.SIGCONT)
+
+    host = stack.query(f'training_health_rank_info{{run="{run.run}",rank="{1 - victim}"}}')[0][0]
+    named = rf"rank {victim} on {re.escape(host['host'])} \(last step \d+\)"
+    assert re.match(rf"1 rank of run {re.escape(run.run)} \(of 2\) dead: {named}\.", text)
+    resolved(stack, run)
+
+
+def test_a_rank_that_rank_0_knows_to_be_dead(stack: Stack, new_run: StartRun) -> None:
+    with job_store() as environ:
+        run = new_run(environ=environ)
+        ranks = [run.start(rank, 2, store=True) for rank in (0, 1)]
+        trained(stack, run, 2)
+        poll(lambda: stack.query(f'training_health_ranks{{run="{run.run}",status="alive"}} == 2'))
+
+        ranks[1].send(signal.SIGKILL)
+        text = only_page(stack, run)
+
+        assert stack.query(f'run:training_health_dead_told:max{{run="{run.run}"}} == 1')
+        assert f"1 rank of run {run.run} (of 2) dead: rank 1 on " in text
+        run.start(1, 2, store=True, first_step=1)
+        resolved(stack, run)
+
+
+def test_all_ranks_are_gone_with_their_targets(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    ranks = [run.start(rank, 3) for rank in (0, 1, 2)]
+    trained(stack, run, 3)
+
+    for rank in ranks:
+        rank.send(signal.SIGKILL)
+    run.forget(*ranks)
+    text = only_page(stack, run)
+
+    assert text.startswith(f"3 ranks of run {run.run} (of 3) dead: rank 0 on ")
+    poll(lambda: not stack.query(f'training_health_rank_step{{run="{run.run}"}}'))
+    time.sleep(12)  # longer than the way to a resolve takes
+    assert len(stack.pager.open_pages(run.run)) == 1
+
+
+def test_a_stuck_rank(stack: Stack, new_run: StartRun) -> None:
+    with job_store() as environ:
+        run = new_run(environ=environ, heartbeat_timeout_s=3.0)
+        ranks = [run.start(rank, 2, store=True) for rank in (0, 1)]
+        trained(stack, run, 2)
+
+        ranks[1].tell("hang")
+        time.sleep(0.5)
+        ranks[0].tell("hang")  # it waits for the other
+        text = only_page(stack, run)
+
+        assert f"Run {run.run} waits for rank 1 on " in text
+        assert "rank 0" not in text
+
+
+def test_a_stuck_rank_without_a_store(stack: Stack, new_run: StartRun) -> None:
+    run = new_run(heartbeat_timeout_s=3.0)
+    ranks = [run.start(rank, 2) for rank in (0, 1)]
+    trained(stack, run, 2)
+
+    ranks[1].tell("hang")
+    time.sleep(0.5)
+    ranks[0].tell("hang")
+    text = only_page(stack, run)
+
+    assert f"Run {run.run} waits for rank 1 on " in text
+    assert "rank 0" not in text
+
+
+def test_a_rank_that_never_came(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    for rank in (0, 1, 3):
+        run.start(rank, 4)
+
+    text = only_page(stack, run)
+
+    assert text == f"Run {run.run} expected 4 ranks and has 3. Missing: rank 2."
+    run.start(2, 4)
+    resolved(stack, run)
+
+
+def test_a_loss_that_is_nan(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    rank = run.start(0, 1)
+    trained(stack, run, 1)
+
+    rank.tell("observe", "nan", 1.0)
+
+    assert re.match(
+        rf"The loss of run {run.run} was NaN or infinite at step \d+, ", only_page(stack, run)
+    )
+    resolved(stack, run)
+
+
+def test_a_resume_that_lost_state(stack: Stack, new_run: StartRun) -> None:
+    run = new_run(receipt_interval_s=1.0)
+    first = run.start(0, 1)
+    poll(lambda: stack.query(f'training_health_step{{run="{run.run}"}} > 40'))
+    first.send(signal.SIGTERM)
+    first.process.wait()
+    step = int(stack.query(f'last_over_time(training_health_step{{run="{run.run}"}}[1m])')[0][1])
+
+    # On another port, and the jump comes before its first scrape.
+    resumed = run.start(0, 1, first_step=step + 1, idle=True)
+    resumed.tell("observe", 9.0, 1.0)
+    resumed.tell("train")
+
+    text = only_page(stack, run)
+    assert text.startswith(
+        f"The loss of run {run.run} jumped when it was resumed, at step {step + 1}"
+    )
+    resolved(stack, run)
+
+
+def test_an_uncaught_exception(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    ranks = [run.start(rank, 2) for rank in (0, 1)]
+    trained(stack, run, 2)
+
+    ranks[1].tell("raise")
+    ranks[0].send(signal.SIGTERM)  # as a launcher does
+
+    assert only_page(stack, run) == f"Run {run.run} has failed: rank 1: FloatingPointError."
+    for rank in (0, 1):
+        run.start(rank, 2, first_step=10_000)
+    resolved(stack, run)
+
+
+def test_sigterm_and_no_resume(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    rank = run.start(0, 1)
+    trained(stack, run, 1)
+
+    rank.send(signal.SIGTERM)
+    poll(lambda: "TrainingHealthRunTerminated" in stack.pager.ticket_alerts(run.run))
+
+    assert stack.pager.pages(run.run) == []
+    assert only_page(stack, run).startswith(f"Run {run.run} was ended by SIGTERM ")
+    run.start(0, 1, first_step=10_000)
+    resolved(stack, run)
+
+
+def test_of_two_runs_only_the_sick_one(stack: Stack, new_run: StartRun) -> None:
+    sick, well = new_run("-sick"), new_run("-well")
+    ranks = [run.start(rank, 2) for run in (sick, well) for rank in (0, 1)]
+    trained(stack, sick, 2)
+    trained(stack, well, 2)
+
+    ranks[1].send(signal.SIGKILL)
+    only_page(stack, sick)
+
+    quiet_for(stack, 10, well)
+
+
+def test_warnings_are_tickets(stack: Stack, new_run: StartRun, tmp_path: Path) -> None:
+    run = new_run(receipt_interval_s=0.3)
+    rank = run.start(0, 1)
+    trained(stack, run, 1)
+    spiky = new_run("-spiky")
+    spike = spiky.start(0, 1)
+    poll(lambda: stack.query(f'training_health_step{{run="{spiky.run}"}} > 40'))
+
+    rank.tell("type")
+    folder = tmp_path / run.run
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.write_text("no folder")
+    for _ in range(12):
+        spike.tell("observe", 9.0, 100.0)
+        time.sleep(0.3)
+
+    poll(lambda: "TrainingHealthObservationsRejected" in stack.pager.ticket_alerts(run.run))
+    poll(lambda: "TrainingHealthReceiptNotWritten" in stack.pager.ticket_alerts(run.run))
+    poll(lambda: "TrainingHealthLossSpikes" in stack.pager.ticket_alerts(spiky.run))
+    poll(lambda: "TrainingHealthGradNormSpikes" in stack.pager.ticket_alerts(spiky.run))
+    quiet_for(stack, 1, run, spiky)
+
+
+def test_an_endpoint_that_cannot_be_reached(stack: Stack, new_run: StartRun) -> None:
+    with job_store() as environ:
+        run = new_run(environ=environ)
+        ranks = [run.start(rank, 2, store=True) for rank in (0, 1)]
+        trained(stack, run, 2)
+        poll(lambda: stack.query(f'training_health_ranks{{run="{run.run}",status="alive"}} == 2'))
+
+        run.forget(ranks[1])
+
+        poll(lambda: "TrainingHealthEndpointDown" in stack.pager.ticket_alerts(run.run), 90)
+        quiet_for(stack, 1, run)
+
+
+def test_what_is_innocent_pages_nobody(stack: Stack, new_run: StartRun) -> None:
+    ends = {
+        "-finish": lambda rank: rank.tell("exit"),
+        "-ctrl-c": lambda rank: rank.send(signal.SIGINT),
+    }
+    runs = {name: new_run(name) for name in (*ends, "-resume", "-smaller", "-moved")}
+    runs["-checkpoint"] = new_run("-checkpoint", heartbeat_timeout_s=3.0)
+    runs["-lock"] = new_run("-lock")
+    ranks = {name: [run.start(rank, 2) for rank in (0, 1)] for name, run in runs.items()}
+    for run in runs.values():
+        trained(stack, run, 2)
+
+    for name, end in ends.items():
+        for rank in ranks[name]:
+            end(rank)
+    for rank in (*ranks["-resume"], *ranks["-smaller"]):
+        rank.send(signal.SIGTERM)
+    ranks["-moved"][1].send(signal.SIGKILL)
+    for rank in (*ranks["-resume"], *ranks["-smaller"], ranks["-moved"][1]):
+        rank.process.wait()
+    for rank in (0, 1):
+        runs["-resume"].start(rank, 2, first_step=1000)
+    runs["-smaller"].start(0, 1, first_step=1000)
+    runs["-moved"].start(1, 2, first_step=1000)
+    for rank in ranks["-checkpoint"]:
+        rank.tell("phase", "checkpoint", 12.0)
+    ranks["-lock"][0].tell("hold", 2.0)  # with eight times the time, 12 s and more
+
+    quiet_for(stack, 30, *runs.values())
+
+
+def test_prometheus_is_down_for_a_while(stack: Stack, new_run: StartRun) -> None:
+    run = new_run()
+    for rank in (0, 1):
+        run.start(rank, 2)
+    trained(stack, run, 2)
+    pages = len(stack.pager.events)
+
+    stack.stop_prometheus()
+    time.sleep(20)
+    stack.start_prometheus()
+
+    quiet_for(stack, 15, run)
+    assert len([event for event in stack.pager.events[pages:] if event.action == "trigger"]) == 0
+
+
+def test_the_watchdog_calls_and_never_pages(stack: Stack) -> None:
+    poll(lambda: len(stack.pager.watchdog_times) >= 1)
+
+    assert not any("Watchdog" in str(event.body) for event in stack.pager.events)
