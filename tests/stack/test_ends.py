@@ -107,8 +107,9 @@ while True:
         "finished",
     ),
     "SIGTERM in native code": Case(
-        WITH + "    tell('ready')\n    ctypes.PyDLL(None).usleep(1000) \n"
-        "    lock = ctypes.CDLL(None)\n    while True: lock.usleep(600_000_000)",
+        # Waits for a lock that it has: no signal interrupts that, as in a collective.
+        WITH + "    tell('ready')\n    lock = ctypes.create_string_buffer(64)\n"
+        "    for _ in range(2): ctypes.CDLL(None).pthread_mutex_lock(lock)",
         "terminated",
         TERM,
     ),
@@ -547,7 +548,8 @@ with make() as exporter:
     exporter.observe_step(1, 1.0)
     exporter.observe_step(2, Tensor())
     tell("ready")
-    ctypes.CDLL(None).sleep(600)
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2): ctypes.CDLL(None).pthread_mutex_lock(lock)
 """)
     script.wait_for("ready")
     began = time.monotonic()
