@@ -38,7 +38,7 @@ def _rows(report: Mapping[str, object]) -> Iterator[tuple[str, str | Text]]:
         yield "status", Text(_status(status, report), "green" if status in _UNHURT else "red")
     if report.get("status") == "lost" and report.get("last_sign_at"):
         yield "last sign", str(report["last_sign_at"])
-    if "healthy" in report:
+    if isinstance(report.get("healthy"), bool):
         yield "verdict", _verdict(report)
     yield from _steps(report)
     yield from _loss(report)
@@ -67,7 +67,7 @@ def _verdict(report: Mapping[str, object]) -> Text:
 
 
 def _steps(report: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    if "n_steps" in report:
+    if isinstance(report.get("n_steps"), int):
         last = report.get("last_step")
         yield "steps", f"{report['n_steps']:,}" + ("" if last is None else f", the last {last}")
     if isinstance(report.get("n_tokens"), int):

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from health_exporter.demo.model import GPT
 
-# Far above the schedule's peak, as after a resume that lost its schedule: with no second moments to
-# scale them, the optimizer's first updates are as large as the rate itself.
-LOSSY_LEARNING_RATE_FACTOR = 20.0
+# With no second moments to scale them, the optimizer's first updates are as large as the rate, and
+# this is a rate at which no model trains, as after a units error: the loss more than doubles in one
+# step, for every seed and at every point of the schedule.
+LOSSY_LEARNING_RATE_FACTOR = 50.0
 
 # A damaged block of a data file spans a few batches.
 _DAMAGED_STEPS = 2
@@ -145,6 +146,7 @@ class KillRank(Fault):
     """The last rank is killed: no handler runs."""
 
     help = "SIGKILL to the last rank"
+    kinds = frozenset({"dead_rank"})
     finishes = False
     needs_peer = True
     signal_number: ClassVar[signal.Signals] = signal.SIGKILL
@@ -159,6 +161,7 @@ class StopRank(KillRank):
     """The last rank is stopped: its sockets stay open, but no thread of it answers."""
 
     help = "SIGSTOP to the last rank"
+    kinds = frozenset({"dead_rank", "stuck_rank"})
     holds = True
     signal_number = signal.SIGSTOP
 
@@ -167,6 +170,7 @@ class HangRank(Fault):
     """The last rank waits for its data for ever; its endpoint goes on answering."""
 
     help = "the last rank waits for its data for ever"
+    kinds = frozenset({"stuck_rank"})
     finishes = False
     holds = True
     needs_peer = True

@@ -38,6 +38,9 @@ class _Watched:
     fault: dict[str, Any] | None = None
     """The `fault` event."""
 
+    losses: list[float] = field(default_factory=list)
+    """The first loss and the last."""
+
     ended_by_launcher: bool = False
 
 
@@ -88,7 +91,7 @@ class Launcher:
             stopped = _TERMINATED
         receipt = self._read_receipt()
         if receipt is not None:
-            self._console.print(render(receipt))
+            self._show(receipt)
         if stopped:
             self._say("ended from outside; no process is left")
             return stopped
@@ -138,6 +141,7 @@ class Launcher:
             if event is None:
                 return
             if event["event"] == "step":
+                self._watched.losses = [*self._watched.losses[:1], event["loss"]]
                 progress.show(event)
             elif event["event"] == "serving":
                 self._note_serving(event, attempt, progress)
@@ -183,6 +187,13 @@ class Launcher:
         except ReceiptError as error:
             self._say(f"no receipt: {error}")
             return None
+
+    def _show(self, receipt: Mapping[str, Any]) -> None:
+        """The receipt as a table, and the losses, of which the receipt keeps no history."""
+        shown = {name: value for name, value in receipt.items() if name != "path"}
+        if losses := self._watched.losses:
+            shown["loss"] = {"first": losses[0], "last": losses[-1]}
+        self._console.print(render(shown))
 
     def _verdict(self, receipt: Mapping[str, Any] | None, *, finished: bool) -> int:
         """Say how it went; the exit status."""

@@ -13,9 +13,13 @@ from health_exporter.demo.settings import DemoSettings
 _SCRAPE_INTERVAL = "5s"
 
 
-def prometheus_configuration(ports: Sequence[int]) -> str:
-    """A configuration for Prometheus that scrapes every rank."""
-    targets = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
+def prometheus_configuration(ports: Sequence[int | None]) -> str:
+    """A configuration for Prometheus that scrapes every rank.
+
+    Args:
+        ports: Of each rank; None where a rank found none that was free.
+    """
+    targets = ", ".join(f'"127.0.0.1:{port}"' for port in ports if port is not None)
     return (
         "scrape_configs:\n"
         "  - job_name: health-exporter\n"
@@ -52,7 +56,9 @@ def introduction(
             f"x {rank_peak / 1e9:.0f} GFLOP/s of a float32 matrix product on this CPU"
         )
     for rank in sorted(serving):
-        yield f"metrics   http://localhost:{serving[rank]['port']}/metrics  (rank {rank})"
+        port = serving[rank]["port"]
+        where = "none, no port was free" if port is None else f"http://localhost:{port}/metrics"
+        yield f"metrics   {where}  (rank {rank})"
     if first:
         yield f"scrape    prometheus --config.file={configuration}"
 
@@ -74,13 +80,14 @@ def found_line(
     """
     fault = FAULTS[settings.fault]
     happened = "" if settings.fault == "none" else f"fault {settings.fault}: "
-    if not finished:
-        return f"{happened}the run did not finish"
+    end = "the run finished" if finished else "the run did not finish"
     if not fault.kinds:
-        return f"{happened}the run finished; {_count(anomalies)}"
+        return f"{happened}{end}; {_count(anomalies)}"
     if not found:
-        return f"{happened}NOT FOUND; {_count(anomalies)}"
-    return f"{happened}found as {found[0]['kind']} in step {found[0]['step']}"
+        return f"{happened}{end}; NOT FOUND, {_count(anomalies)}"
+    first = found[0]
+    rank = "" if first.get("rank") is None else f" of rank {first['rank']}"
+    return f"{happened}{end}; found as {first['kind']}{rank} in step {first['step']}"
 
 
 def _count(anomalies: Sequence[Mapping[str, Any]]) -> str:

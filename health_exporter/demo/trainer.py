@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
     # Before torch is imported, which takes seconds: from here on the launcher can end this process.
     emit("started", rank=rank, pid=os.getpid())
     threading.Thread(target=_end_with_launcher, name="lifeline", daemon=True).start()
-    logging.basicConfig(level=logging.WARNING, handlers=[_EventHandler()])
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_EventHandler()])
     _train(DemoSettings.read(Path(argv[0])), rank=rank, attempt=int(argv[1]))
 
 
@@ -162,8 +162,8 @@ class _EventHandler(logging.Handler):
     """Hands the log to the launcher."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Cut to what one write can hold.
-        emit("log", level=record.levelname, message=f"{record.name}: {self.format(record)}"[:3000])
+        message = f"{record.name}: {self.format(record)}"
+        emit("log", level=record.levelname, message=message[:3000])  # what one write can hold
 
 
 if __name__ == "__main__":
