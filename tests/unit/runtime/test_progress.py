@@ -78,6 +78,14 @@ def test_a_step_inside_a_pause_has_its_share_of_it():
     assert trainer.step(3, 1.0) == pytest.approx(1.0)
 
 
+def test_a_step_inside_another_phase_has_all_of_it():
+    trainer = Trainer()
+    trainer.step(1, 1.0)
+    with trainer.progress.phase("optimizer"):
+        trainer.wait(3.0)
+        assert trainer.step(2, 1.0) == pytest.approx(4.0)
+
+
 def test_a_pause_that_ends_by_an_exception_ends():
     trainer = Trainer()
     trainer.step(1, 1.0)
