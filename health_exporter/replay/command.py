@@ -175,7 +175,9 @@ def plot_receipt(path: Path, receipt: Mapping[str, Any]) -> None:
     plot.check(path)
     curve, events = curve_of_receipt(receipt)
     title = f"{receipt.get('run', '')}: {receipt.get('status', '')}"
-    plot.save(path, curve, events, title=title)
+    last = receipt.get("last_step")
+    last_step = last if isinstance(last, int) else None
+    plot.save(path, curve, events, title=title, last_step=last_step)
 
 
 def _curve() -> Curve:

@@ -84,7 +84,8 @@ class OpenMetricsFile:
         self._run = run
         self._start_time = start_time
         self._end_time = end_time
-        self._folder = tempfile.TemporaryDirectory(prefix="health-exporter-")
+        # Beside the file, since it has room for one of its size, which /tmp may not have.
+        self._folder = tempfile.TemporaryDirectory(prefix=".health-exporter-", dir=path.parent)
         self._metrics = [m for m in CATALOG if m.name in _OF_EACH_STEP | _NOW_AND_THEN]
         self._files: dict[str, TextIO] = {}
         self._series: dict[str, list[str]] = {}  # what was written last, without its time
@@ -101,7 +102,8 @@ class OpenMetricsFile:
 
     def __exit__(self, *exc_info: object) -> None:
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # what is still to be written is thrown away
+                file.close()
         self._folder.cleanup()
 
     def judged_by(self, monitor: TrainingHealthMonitor) -> JudgeStep:
@@ -178,11 +180,17 @@ class OpenMetricsFile:
 
     def _put(self, name: str, series: Iterable[str], time: float) -> None:
         file = self._files.get(name)
-        if file is None:
-            file = (Path(self._folder.name) / name).open("w+", encoding="utf-8")
-            self._files[name] = file
         moment = f"{time:.3f}\n"
-        file.write("".join([f"{text} {moment}" for text in series]))
+        try:
+            if file is None:
+                file = (Path(self._folder.name) / name).open("w+", encoding="utf-8")
+                self._files[name] = file
+            file.write("".join([f"{text} {moment}" for text in series]))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> LogError:
+        return LogError(f"--openmetrics {self._path} cannot be written: {error.strerror or error}")
 
     def _view(self) -> RunView:
         judge = self._judge
@@ -229,9 +237,7 @@ class OpenMetricsFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
-            raise LogError(
-                f"--openmetrics {self._path} cannot be written: {error.strerror or error}"
-            ) from error
+            raise self._unwritable(error) from error
         return self._first + offset, self._now + offset
 
     def _copy(self, file: TextIO, out: TextIO, offset: float, name: str) -> None:

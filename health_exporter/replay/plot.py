@@ -73,7 +73,14 @@ def check(path: Path) -> None:
         raise LogError('matplotlib is not installed: pip install "health-exporter[plot]"')
 
 
-def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title: str) -> None:
+def save(
+    path: Path,
+    curve: Curve,
+    events: Iterable[Mapping[str, Any]],
+    *,
+    title: str,
+    last_step: int | None = None,
+) -> None:
     """Draw a run.
 
     Args:
@@ -81,6 +88,7 @@ def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title
         curve: The curves.
         events: What happened, as `Event.as_dict` gives it.
         title: Stands above the picture.
+        last_step: Where the steps end, where the curves do not say.
 
     Raises:
         LogError: matplotlib is not installed, or the file cannot be written.
@@ -94,6 +102,7 @@ def save(path: Path, curve: Curve, events: Iterable[Mapping[str, Any]], *, title
     for name, panel in zip(names, axes, strict=True):
         _draw(panel, name, segments, happened, legend)
     axes[-1].set_xlabel("step")
+    axes[-1].set_xlim(*_ends(segments, happened, last_step))
     figure.suptitle(title, fontsize="medium")
     _add_legend(figure, legend)
     try:
@@ -117,6 +126,20 @@ def _panels(names: Sequence[str]) -> tuple[Figure, Any]:
         gridspec_kw={"height_ratios": [_PANELS[name][1] for name in names]},
     )
     return figure, axes[:, 0]
+
+
+def _ends(
+    segments: Sequence[Segment], events: Sequence[Mapping[str, Any]], last_step: int | None
+) -> tuple[float, float]:
+    """First and last step of the picture, with some room."""
+    steps = [float(step) for segment in segments for step in segment.step[[0, -1]]]
+    if last_step is not None:
+        steps += [0.0, float(last_step)]
+    for event in events:
+        steps += [float(event["first_step"]), float(event.get("last_step", event["first_step"]))]
+    first, last = (min(steps), max(steps)) if steps else (0.0, 1.0)
+    room = 0.01 * (last - first) or 0.5
+    return first - room, last + room
 
 
 def _has(segments: Sequence[Segment], events: Sequence[Mapping[str, Any]], name: str) -> bool:

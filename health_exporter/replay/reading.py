@@ -58,8 +58,8 @@ def judge(logs: Sequence[Log], judging: Judging) -> dict[str, Any]:
     with _progress([log.path for log in logs]) as (bar, tasks):
         for index, log in enumerate(logs):
             with Source(log.path) as source:
-                rows = log.reader.rows(source.stream, tallies[index])
-                judging.run(ordering.steps(_told(rows, source, bar, tasks[index])), index)
+                rows = _told(log, tallies[index], source, bar, tasks[index])
+                judging.run(ordering.steps(rows), index)
     for log, tally in zip(logs, tallies, strict=True):
         if not tally.n_rows:
             raise LogError(f"{log.path} holds no rows that can be read")
@@ -99,11 +99,15 @@ def _file(log: Log, tally: Tally) -> dict[str, Any]:
 _ROWS_AN_UPDATE = 4096
 
 
-def _told(rows: Iterator[Row], source: Source, bar: Progress, task: TaskID) -> Iterator[Row]:
-    for count, row in enumerate(rows):
-        yield row
-        if not count % _ROWS_AN_UPDATE:
-            bar.update(task, completed=source.position())
+def _told(log: Log, tally: Tally, source: Source, bar: Progress, task: TaskID) -> Iterator[Row]:
+    """The rows of a file; the bar is told how far it has been read."""
+    try:
+        for count, row in enumerate(log.reader.rows(source.stream, tally)):
+            yield row
+            if not count % _ROWS_AN_UPDATE:
+                bar.update(task, completed=source.position())
+    except OSError as error:
+        raise LogError(f"{log.path} cannot be read on: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

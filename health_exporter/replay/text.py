@@ -23,9 +23,9 @@ _SETTLED = 64
 # printed far fewer in between.
 _GONE = 256
 
+# torchrun's `[rank0]:` and `[default0]:`, srun's ` 0: `.
 _RANK = re.compile(
-    r"\s*(?:\(?(?:\[(?:rank|default|Rank )?(\d{1,6})\]|(\d{1,6}):(?=\s|\[|[A-Za-z])))",
-    re.IGNORECASE,
+    r"\s*(?:\[(?:rank|default|Rank )(\d{1,6})\]|\[?(\d{1,6})\]?:(?=\s|\[|[A-Za-z]))", re.IGNORECASE
 )
 
 _RESUME = re.compile(
@@ -132,7 +132,7 @@ class TextReader(ABC):
                         resumed = found
                         ranks.forget()
                     continue
-                if not ranks.follow(text):
+                if not ranks.follow(text, fields.step):
                     continue
                 step, loss, grad_norm, step_time_s, lr, skipped = fields
                 tally.n_skipped_steps += skipped
@@ -167,7 +167,7 @@ class _Ranks:
         """After a resume another rank may be the one that prints."""
         self._followed = None
 
-    def follow(self, text: str) -> bool:
+    def follow(self, text: str, step: int) -> bool:
         """Whether the row on this line counts."""
         if not self._prefixed:
             if self._seen > _SETTLED:
@@ -176,8 +176,11 @@ class _Ranks:
         match = _RANK.match(text)
         if match is None:
             return True
-        self._prefixed = True
         rank = match.group(1) or match.group(2)
+        if not self._prefixed and match.group(1) is None and int(rank) == step:
+            self._followed = self._followed or rank
+            return True  # a line that begins with its step, as long as nothing says otherwise
+        self._prefixed = True
         if self._followed is None or rank == self._followed or self._others >= _GONE:
             self._followed = rank
             self._others = 0

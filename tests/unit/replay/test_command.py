@@ -177,6 +177,16 @@ def test_wrong_use(tmp_path: Path, replay: Run) -> None:
         assert err.count("\n") == 1, err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it is Linux's")
+def test_a_full_disk_is_an_error_in_one_line(tmp_path: Path, replay: Run) -> None:
+    log = write(tmp_path / "train.log", nanogpt(range(10)))
+    plot = tmp_path / "plot.png"
+    plot.symlink_to("/dev/full")
+    status, _, err = replay(log, "--plot", plot)
+    assert status == 2
+    assert "cannot be written" in err
+
+
 def test_damaged_lines_are_in_the_report(tmp_path: Path, replay: Run) -> None:
     text = nanogpt(range(100)) + "iter 100: loss \xff\n" + nanogpt(range(101, 200))
     status, out, _ = replay(write(tmp_path / "train.log", text.encode("latin-1")))

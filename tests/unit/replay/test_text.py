@@ -283,6 +283,14 @@ def test_rank_prefixes_of_srun() -> None:
     assert tally.n_other_ranks == 5
 
 
+@pytest.mark.parametrize("prefix", ["{n}: ", "[{n}]: ", "[{n}] "])
+def test_lines_that_begin_with_their_step(prefix: str) -> None:
+    text = "".join(prefix.format(n=n) + f"step {n} | loss: 2.5 | norm: 1.0\n" for n in range(300))
+    rows, tally, _ = read(text)
+    assert len(rows) == 300
+    assert tally.n_other_ranks == 0
+
+
 def test_damaged_lines_are_named() -> None:
     text = NANOGPT + "iter 30: loss 2.x, time 1ms\niter 40: loss 2.5000, time 110.00ms\niter 50: lo"
     rows, tally, _ = read(text)
