@@ -11,6 +11,7 @@ from health_exporter.replay.text import DamagedLineError, Fields, TextReader
 _ROW = re.compile(
     # nanoGPT, litgpt
     rf"\biter(?:ation)?\s+(\d+)(?:\s+step\s+\d+)?\s*:\s*loss:?\s*({NUMBER})(?![\w.])"
+    rf"|\biter\s+(\d+)\s+step\s+\d+\s*\|\s*loss train:\s*({NUMBER})(?![\w.])"
     # build-nanogpt and its children
     rf"|\bstep\s*:?\s*(\d+)(?:\s*/\s*\d+)?\s*[|,:]\s*(?:train )?loss\s*[:=]?\s*({NUMBER})(?![\w.])"
     # modded-nanogpt
@@ -72,7 +73,7 @@ class NanoGptReader(TextReader):
                 raise DamagedLineError("a row without a loss that can be read")
             return None
         groups = match.groups()
-        index = next(i for i in (0, 2, 4) if groups[i] is not None)
+        index = next(i for i in (0, 2, 4, 6) if groups[i] is not None)
         step = int(groups[index])
         norm = _NORM.search(text, match.end())
         rate = _RATE.search(text, match.end())

@@ -103,6 +103,22 @@ def test_nanogpt_with_evaluations_alone() -> None:
     assert losses(rows) == [(0, 3.0), (250, 2.75), (500, 2.5)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "iter {n}: loss 2.5000 BPC, time 52.57ms, mfu 7.09%",
+        "Epoch 1 | iter {n} step 3 | loss train: 2.500, val: n/a | iter time: 52.57 ms (step)",
+        "iter {n} step 3: loss 2.5000, iter time: 52.57ms (optimizer.step)",
+        "step {n}, loss: 2.5, dt: 52.57ms, tok/sec: 100.0",
+    ],
+)
+def test_relatives_of_nanogpt(line: str) -> None:
+    rows, _, name = read("".join(line.format(n=n) + "\n" for n in (10, 20, 30)))
+    assert name == "nanogpt"
+    assert losses(rows) == [(10, 2.5), (20, 2.5), (30, 2.5)]
+    assert rows[0].step_time_s == pytest.approx(0.05257)
+
+
 def test_build_nanogpt() -> None:
     rows, _, name = read(BUILD_NANOGPT)
     assert name == "nanogpt"
