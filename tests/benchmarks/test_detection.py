@@ -123,6 +123,8 @@ def _numbers() -> Iterator[tuple[str, str, Any]]:
     for part in PARTS:
         for field in dataclasses.fields(getattr(production, part)):
             value = getattr(getattr(production, part), field.name)
+            if field.name == "trend_window":  # TREND_SHARE decides
+                continue
             if type(value) in (int, float) and value not in (0, float("inf")):
                 yield part, field.name, value
 
