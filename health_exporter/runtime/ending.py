@@ -187,6 +187,8 @@ class Ending:
         previous = signal.getsignal(signal.SIGTERM)
         if previous is None or previous is signal.SIG_IGN:
             return  # not ours to change: SIGTERM is handled outside of Python, or has no effect
+        if os.getpid() == 1 and previous is signal.SIG_DFL:
+            return  # the first process of a container: without a handler SIGTERM has no effect
         if previous == self._on_signal:
             return  # left by an exporter that was closed in another thread
         self._previous = previous

@@ -408,10 +408,16 @@ class HealthExporter:
             status: `finished`, `terminated`, `interrupted` or `failed`.
 
         Raises:
-            ValueError: `status` is none of these.
+            ValueError: With `strict` only: `status` is none of these. Otherwise that is logged, and
+                the run has `finished`.
         """
         if status not in TERMINAL_STATES:
-            raise ValueError(f"status must be one of {', '.join(TERMINAL_STATES)}, got {status!r}")
+            known = ", ".join(TERMINAL_STATES)
+            error = ValueError(f"status must be one of {known}, got {status!r}")
+            if self.settings.strict:
+                raise error
+            self._complaints.warn("close", "the run counts as finished", error)
+            status = "finished"
         self.finish(status, None)
 
     def finish(self, status: str, error: BaseException | None) -> None:

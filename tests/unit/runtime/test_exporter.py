@@ -336,10 +336,19 @@ def test_after_close_strict_raises(make: MakeExporter):
         exporter.observe_step(1, 1.0)
 
 
-def test_an_unknown_status_is_an_error(make: MakeExporter):
-    exporter = make()
+def test_an_unknown_status_is_an_error_with_strict(make: MakeExporter):
+    exporter = make(strict=True)
     with pytest.raises(ValueError, match=r"status must be one of finished.*'done'"):
         exporter.close("done")
+
+
+def test_an_unknown_status_does_not_reach_the_trainer(
+    make: MakeExporter, caplog: pytest.LogCaptureFixture
+):
+    exporter = make()
+    exporter.close("done")
+    assert exporter.state == "finished"
+    assert "got 'done'" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["dat", "", None, 5, ["data"]])
