@@ -58,6 +58,6 @@ def _kill(stack: Stack, folder: Path, victim: int, environ: dict[str, str]) -> f
         killed = time.time()
         ranks[victim].send(signal.SIGKILL)
         [page] = poll(lambda: stack.pager.pages(name), 120)
-        return page.time - killed
+        return float(page.time - killed)
     finally:
         run.dispose()

@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,50 @@ class PagedRun:
         """End all of them."""
         for rank in self.ranks:
             rank.dispose()
+
+
+class PlayedRanks:
+    """Endpoints of many ranks that only play to train, on one host; for what no machine can run."""
+
+    def __init__(self, run: str, ranks: range, world_size: int, host: str) -> None:
+        self._run, self._ranks, self._world_size, self._host = run, ranks, world_size, host
+        self._start = time.time()
+        played = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = "\n".join(played._lines()).encode() + b"\n"
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing on the terminal."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True).start()
+
+    def die(self) -> None:
+        """They are gone; a second time does nothing."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _lines(self) -> Iterator[str]:
+        now = time.time()
+        for rank in self._ranks:
+            own = f'run="{self._run}",rank="{rank}"'
+            yield f'training_health_rank_info{{{own},host="{self._host}",local_rank="0"}} 1'
+            yield f'training_health_rank_state{{{own},state="running"}} 1'
+            yield f"training_health_rank_heartbeat_timestamp_seconds{{{own}}} {now}"
+            yield f"training_health_rank_step{{{own}}} {int(now - self._start)}"
+            yield f"training_health_rank_timeout_seconds{{{own}}} 30"
+        if 0 in self._ranks:
+            yield f'training_health_run_start_timestamp_seconds{{run="{self._run}"}} {self._start}'
+            yield f'training_health_world_size{{run="{self._run}"}} {self._world_size}'
+            yield f'training_health_run_state{{run="{self._run}",state="running"}} 1'
 
 
 @contextlib.contextmanager

@@ -118,6 +118,7 @@ def test_tests_have_names_of_their_own() -> None:
 
 def metric_names(node: Any) -> set[str]:
     if isinstance(node, promql_parser.VectorSelector):
+        assert node.name is not None
         return {node.name}
     children = [
         getattr(node, name, None) for name in ("lhs", "rhs", "expr", "vector_selector", "param")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from health_exporter.demo.pager import ROUTING_KEY, Pager, problems
+from health_exporter.demo.pager import ROUTING_KEY, Pager, PagerEvent, problems
 
 
 def event(**changes: Any) -> dict[str, Any]:
-    payload = {"summary": "rank 1 is dead", "source": "r", "severity": "critical"}
+    payload: dict[str, Any] = {"summary": "rank 1 is dead", "source": "r", "severity": "critical"}
     payload |= changes.pop("payload", {})
     return {
         "routing_key": ROUTING_KEY,
@@ -116,7 +116,7 @@ def test_tickets_and_the_watchdog_have_places_of_their_own() -> None:
 
 
 def test_it_tells_of_each_event() -> None:
-    told = []
+    told: list[PagerEvent] = []
     with Pager(told.append) as pager:
         post(pager, event())
 
