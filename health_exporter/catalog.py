@@ -188,7 +188,8 @@ _OF_RUN = (
     Metric(
         name="training_health_z_score_threshold",
         kind="gauge",
-        help="Robust z-score above which a value is a spike.",
+        help="Robust z-score above which a value is a spike; the production preset follows the "
+        "series.",
         scope="run",
         labels=("signal",),
         of_run=lambda v: _by_signal(v.last.loss_threshold, v.last.grad_threshold),

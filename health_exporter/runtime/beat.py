@@ -96,6 +96,8 @@ class BeatExchange:
         self._prober: Caller | None = None
         job_store = JobStore(f"health_exporter/{run}/{attempt}", environ)
         self._import_at = time.monotonic() + min(_IMPORT_S, 2 * beat_interval_s)
+        # Without a rendezvous there will be no store, and nothing to wait for at the end.
+        self._may_join = open_store is not None or bool(environ.get("MASTER_ADDR"))
         if open_store is None:
 
             def open_store() -> Store | None:
@@ -142,7 +144,8 @@ class BeatExchange:
         self._goodbye_sent.clear()
         self._goodbye = state
         self._wake.set()
-        return self._goodbye_sent.wait(_GOODBYE_S)
+        may_be_sent = self._connected or self._may_join
+        return may_be_sent and self._goodbye_sent.wait(_GOODBYE_S)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Stop; returns within `timeout_s`, even if the store hangs. May be called twice."""

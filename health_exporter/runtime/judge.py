@@ -14,9 +14,13 @@ from health_exporter.core.anomaly import KINDS, Anomaly
 from health_exporter.core.goodput import Goodput
 from health_exporter.core.monitor import TrainingHealthMonitor
 from health_exporter.errors import StateError
+from health_exporter.export.history import History, as_table
 from health_exporter.snapshot import StepView
 
 STATE_VERSION = 1
+
+_REPORTED_COLUMNS = 300
+"""Of the history, in the report: what a plot of it can show, in some 30 kB."""
 
 
 class Judge:
@@ -44,6 +48,7 @@ class Judge:
         self._duration_sum_s = 0.0
         self._last_anomalies: Mapping[str, tuple[float, int]] = {}
         self._anomalies: Mapping[str, int] = dict.fromkeys(KINDS, 0)
+        self.history = History()  # of this attempt; its first step is the first of this process
         self.view = self._make_view(None, None)
 
     def observe(
@@ -88,7 +93,8 @@ class Judge:
             if found:
                 self._date(found)
             _, loss, grad_norm, _, _ = monitor.run.steps[-1]
-            self.view = self._make_view(loss, grad_norm)
+            self.view = view = self._make_view(loss, grad_norm)
+            self.history.add(view, step_time_s, restart)
             return found, monitor.run.n_anomalies
 
     def add_anomaly(self, anomaly: Anomaly) -> int:
@@ -121,8 +127,8 @@ class Judge:
             grad_norm,
             monitor.loss_signal.judged,
             monitor.grad_signal.judged,
-            monitor.loss_z_thresh,
-            monitor.grad_z_thresh,
+            monitor.loss_signal.threshold,
+            monitor.grad_signal.threshold,
             run.mfu,
             run.flops_per_second,
             tuple(self._duration_counts),
@@ -145,6 +151,7 @@ class Judge:
             report = self.monitor.report()
             view = self.view
         report["goodput"] = self.goodput()
+        report["history"] = as_table(self.history.whole(_REPORTED_COLUMNS))
         report["last_anomalies"] = {
             kind: {"time": at, "step": step} for kind, (at, step) in view.last_anomalies.items()
         }
@@ -207,3 +214,4 @@ class Judge:
         fresh = Judge(self.monitor, wall=self._wall).state()
         with self._lock:
             self.load({**fresh, "monitor": self._pristine})
+            self.history = History()
