@@ -8,6 +8,7 @@ import sys
 
 from health_exporter.demo.fault import FAULTS
 from health_exporter.demo.settings import DemoSettings
+from health_exporter.demo.stack import STACK_LINGER_S, StackError
 from health_exporter.errors import SettingsError
 
 _DESCRIPTION = """\
@@ -25,6 +26,7 @@ exit status:
 example:
   health-exporter demo --fault lossy-resume
   health-exporter demo --ranks 4 --fault hang-rank --fault-hold 30
+  health-exporter demo --stack --fault kill-rank
 """
 
 
@@ -102,6 +104,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=default.linger_s,
         metavar="SECONDS",
     )
+    add(
+        "--stack",
+        "start Prometheus and Alertmanager with the shipped rules, at three times their pace, and "
+        "print each page as the person on call would get it",
+        action="store_true",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -123,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
             run=args.run,
             fault=args.fault,
             at_step=args.at_step,
-            linger_s=args.linger,
+            linger_s=max(args.linger, STACK_LINGER_S) if args.stack else args.linger,
             fault_hold_s=args.fault_hold,
         )
     except SettingsError as error:
@@ -134,9 +142,14 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from health_exporter.demo.launch import Launcher
+    from health_exporter.demo.paging import run_with_stack
 
     try:
+        if args.stack:
+            return run_with_stack(settings, Console())
         return Launcher(settings, Console()).run()
+    except StackError as error:
+        return _wrong_use(str(error))
     except OSError as error:
         return _wrong_use(f"--out {args.out} cannot be used: {error}")
 

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,21 @@ class Launcher:
         settings: Of the run.
         console: Where to print.
         environ: Environment of the ranks.
+        listen: Called with each event that a rank tells.
     """
 
     def __init__(
-        self, settings: DemoSettings, console: Console, environ: Mapping[str, str] = os.environ
+        self,
+        settings: DemoSettings,
+        console: Console,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        listen: Callable[[Mapping[str, Any]], None] = lambda event: None,
     ) -> None:
         self._settings = settings
         self._console = console
         self._environ = environ
+        self._listen = listen
         self._fault = FAULTS[settings.fault]
         self._out = Path(settings.out)
         self._settings_path = self._out / "demo.json"
@@ -140,6 +147,7 @@ class Launcher:
                 continue
             if event is None:
                 return
+            self._listen(event)
             if event["event"] == "step":
                 self._watched.losses = [*self._watched.losses[:1], event["loss"]]
                 progress.show(event)

@@ -32,6 +32,10 @@ _START_S = 30.0
 _STOP_S = 20.0
 """Prometheus writes its data out when it is told to stop."""
 
+STACK_LINGER_S = 10.0
+"""How long a rank's endpoint stays at the end: two scrapes at three times the usual pace, so that
+its last word is heard."""
+
 PROGRAMS = {
     "prometheus": ("prometheus",),
     # Debian's name, and its makers'.

@@ -93,6 +93,16 @@ def quiet_for(stack: Stack, seconds: float, *runs: PagedRun) -> None:
         time.sleep(0.2)
 
 
+def blocked(folder: Path) -> bool:
+    """Put a file in the place of a folder into which somebody writes; whether that went well."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.write_text("no folder")
+    except IsADirectoryError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_or_stopped_rank(
@@ -294,8 +304,7 @@ def test_warnings_are_tickets(stack: Stack, new_run: StartRun, tmp_path: Path) -
     poll(lambda: stack.query(f'training_health_step{{run="{spiky.run}"}} > 40'))
 
     rank.tell("type")
-    shutil.rmtree(tmp_path / run.run)
-    (tmp_path / run.run).write_text("no folder")
+    poll(lambda: blocked(tmp_path / run.run))
     for _ in range(12):
         spike.tell("observe", 9.0, 100.0)
         time.sleep(0.3)
