@@ -132,6 +132,10 @@ class Standing:
             beat.where,
         )
 
+    def statuses(self) -> list[str]:
+        """The status of every rank, in order of rank; cheap at any world size."""
+        return [status for status, _, _ in self._ranks]
+
     def rows(self, *statuses: str) -> Iterator[RankRow]:
         """Rows in order of rank: all, or those with one of `statuses`."""
         for rank, (status, _, _) in enumerate(self._ranks):

@@ -20,6 +20,7 @@ from health_exporter.core.standing import Standing
 from health_exporter.errors import StateError
 from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
+from health_exporter.export.page_view import PageView
 from health_exporter.runtime.device_scalar import DeviceScalar, on_device
 from health_exporter.runtime.ending import ENDING, Critical, comes_from_handler
 from health_exporter.runtime.identity import Identity
@@ -28,7 +29,7 @@ from health_exporter.runtime.push import make_push
 from health_exporter.runtime.run import Run
 from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
-from health_exporter.runtime.target import Target, join_address
+from health_exporter.runtime.target import Target, join_address, rank0_address
 from health_exporter.runtime.watch import Watch
 from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
 
@@ -363,6 +364,22 @@ class HealthExporter:
         """All that one scrape exports."""
         whole = None if self._run is None else self._run.view()
         return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
+
+    def page_view(self) -> PageView:
+        """What the page for people shows."""
+        progress, run = self._progress, self._run
+        return PageView(
+            snapshot=self.snapshot(),
+            now=time.time(),
+            world_size=self.identity.world_size,
+            phase=progress.current_phase,
+            still_s=progress.still_s,
+            stuck_s=self.stuck_for_s(),
+            rank0="" if self.rank == 0 else rank0_address(self.settings, os.environ),
+            standing=self.standing,
+            history=None if run is None else run.judge.history,
+            happenings=() if run is None else run.receipts.journal.entries,
+        )
 
     def _on_standing(self, standing: Standing) -> None:
         if self._run is not None:

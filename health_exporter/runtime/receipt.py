@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from health_exporter.core import strict_json
 from health_exporter.export.complaint import Complaints
+from health_exporter.export.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,7 @@ class ReceiptWriter:
     ) -> None:
         self.folder = folder
         self.failures = 0
+        self.journal = Journal()
         self.written_time: float | None = None
         self.listener: Callable[[str, Mapping[str, Any]], None] | None = None
         """Told of every event, in the thread that has it."""
@@ -142,6 +144,7 @@ class ReceiptWriter:
         """Append an event; it is on disk on return, unless the disk is slow."""
         if self._closed:
             return
+        self.journal.add(self._wall(), event, fields)
         if self.listener is not None:
             self.listener(event, fields)
         kind = str(fields.get("kind", event))

@@ -13,7 +13,8 @@ from health_exporter.core.standing import Standing
 from health_exporter.errors import EndpointError
 from health_exporter.export.endpoint import Endpoint
 from health_exporter.export.message import Request, Response
-from health_exporter.export.page import status_page
+from health_exporter.export.page import HEADERS, status_page
+from health_exporter.export.page_view import PageView
 from health_exporter.export.prometheus import MetricsPage
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.settings import Settings
@@ -42,6 +43,7 @@ class Served(Protocol):
     @property
     def registered(self) -> Sequence[Target]: ...
     def snapshot(self) -> Snapshot: ...
+    def page_view(self) -> PageView: ...
     def report(self) -> dict[str, Any]: ...
     def stuck_for_s(self) -> float | None: ...
     def scraped(self) -> None: ...
@@ -162,5 +164,6 @@ class Server:
         return Response(content_type="application/json", body=render(targets).encode())
 
     def _get_page(self, request: Request) -> Response:
-        page = status_page(self._served.snapshot())
-        return Response(content_type="text/html; charset=utf-8", body=page.encode())
+        page = status_page(self._served.page_view(), request.query)
+        content_type = "text/html; charset=utf-8"
+        return Response(content_type=content_type, body=page.encode(), headers=HEADERS)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import functools
 import ipaddress
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from health_exporter.core.standing import Standing
+from health_exporter.runtime.settings import Settings
 
 _PREFIX = "__meta_training_health_"
 
@@ -42,6 +43,12 @@ class Target:
 def join_address(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def rank0_address(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Where rank 0's endpoint is likely to be: launchers announce its host; "" if they do not."""
+    host = environ.get("MASTER_ADDR", "").strip("[]")
+    return join_address(host, settings.port) if host and settings.port else ""
 
 
 def is_ipv6(text: str) -> bool:
