@@ -99,19 +99,25 @@ class Job:
         if stopped_pid is not None:
             _kill(stopped_pid)
         self._process.send_signal(signal_number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_GRACE_S + self._linger_s)
+        except subprocess.TimeoutExpired:
+            self._kill_all()
 
     def close(self) -> None:
         """Leave nothing behind: whatever is still there is killed."""
-        if self._process.poll() is None:
-            for pid in self._pids.values():
-                _kill(pid)
-            self._process.kill()
-            self._process.wait()
+        self._kill_all()
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._reader.join(_DRAIN_S)
+
+    def _kill_all(self) -> None:
+        if self._process.poll() is not None:
+            return  # it has seen its ranks end; their numbers may be others' by now
+        for pid in self._pids.values():
+            _kill(pid)
+        self._process.kill()
+        self._process.wait()
 
     def _read(self, log_path: Path) -> None:
         output = self._process.stdout

@@ -77,12 +77,7 @@ class TrainingLoop:
         self._parallel: nn.Module = (
             nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
         )
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=settings.learning_rate,
-            betas=_BETAS,
-            weight_decay=_WEIGHT_DECAY,
-        )
+        self._optimizer = self._new_optimizer(settings.learning_rate)
         self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, self._schedule)
 
     def resume(self, checkpoint: Checkpoint, *, lossy: bool = False) -> None:
@@ -94,12 +89,9 @@ class TrainingLoop:
         """
         self._model.load_state_dict(checkpoint.model)
         if lossy:
-            for group in self._optimizer.param_groups:
-                group["initial_lr"] *= LOSSY_LEARNING_RATE_FACTOR
             rate = self._settings.learning_rate * LOSSY_LEARNING_RATE_FACTOR
+            self._optimizer = self._new_optimizer(rate)
             self._scheduler = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda _: 1.0)
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate
         else:
             self._optimizer.load_state_dict(checkpoint.optimizer)
             self._scheduler.load_state_dict(checkpoint.scheduler)
@@ -174,12 +166,19 @@ class TrainingLoop:
         if dist.is_initialized():
             dist.barrier()
 
+    def _new_optimizer(self, learning_rate: float) -> torch.optim.AdamW:
+        return torch.optim.AdamW(
+            self._model.parameters(),
+            lr=learning_rate,
+            betas=_BETAS,
+            weight_decay=_WEIGHT_DECAY,
+        )
+
     def _schedule(self, step: int) -> float:
         """Share of the peak learning rate: a linear rise, then a cosine down to the final share."""
         warmup = self._settings.warmup_steps
         if step < warmup:
             return (step + 1) / warmup
         done = min(1.0, (step - warmup) / max(1, self._settings.steps - warmup))
-        return (
-            _FINAL_LEARNING_RATE + (1 - _FINAL_LEARNING_RATE) * (1 + math.cos(math.pi * done)) / 2
-        )
+        cosine = (1 + math.cos(math.pi * done)) / 2
+        return _FINAL_LEARNING_RATE + (1 - _FINAL_LEARNING_RATE) * cosine

@@ -9,6 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+# The numbers alone fill a terminal of 80 columns; a bar beside them needs this many.
+_WIDE = 115
+
 # In a pipe: enough lines to see that it goes on, few enough to read.
 _LINES = 20
 
@@ -26,12 +29,12 @@ class StepProgress:
         self._steps = steps
         self._every = max(1, steps // _LINES)
         self._n_anomalies = 0
+        wide = (BarColumn(bar_width=20), TimeRemainingColumn()) if console.width >= _WIDE else ()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("step {task.completed}/{task.total}"),
-            BarColumn(bar_width=20),
+            *wide,
             TextColumn("{task.description}"),
-            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -55,7 +58,8 @@ class StepProgress:
         step, anomalies = event["step"], event["anomalies"]
         self._n_anomalies += len(anomalies)
         line = _line(event, self._n_anomalies)
-        self._bar.update(self._task, completed=step + 1, description=line)
+        brief = " ".join(line.split())
+        self._bar.update(self._task, completed=step + 1, description=brief)
         due = not self._console.is_terminal and (step + 1) % self._every == 0
         if anomalies or due:
             note = f"  <- {', '.join(anomalies)}" if anomalies else ""
@@ -72,7 +76,7 @@ def _line(event: Mapping[str, Any], n_anomalies: int) -> str:
         (
             f"loss {event['loss']:7.4f}",
             f"grad norm {event['grad_norm']:7.3f}",
-            f"{event['tokens_per_second']:8,.0f} tokens/s",
+            f"{event['tokens_per_second']:7,.0f} tokens/s",
             "MFU     -" if mfu is None else f"MFU {mfu:5.1%}",
             f"anomalies {n_anomalies}",
         )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from health_exporter.demo.loop import Step, TrainingLoop
     from health_exporter.demo.model import GPT
 
+log = logging.getLogger(__name__)
+
 # After the launcher's end a rank has this long for its receipt before it is ended by force.
 _GRACE_S = 10.0
 
@@ -40,7 +42,11 @@ def main(argv: Sequence[str]) -> None:
     emit("started", rank=rank, pid=os.getpid())
     threading.Thread(target=_end_with_launcher, name="lifeline", daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_EventHandler()])
-    _train(DemoSettings.read(Path(argv[0])), rank=rank, attempt=int(argv[1]))
+    try:
+        _train(DemoSettings.read(Path(argv[0])), rank=rank, attempt=int(argv[1]))
+    except Exception as error:
+        log.error("rank %d: %s: %s", rank, type(error).__name__, error)
+        raise
 
 
 def _train(settings: DemoSettings, *, rank: int, attempt: int) -> None:
@@ -162,8 +168,8 @@ class _EventHandler(logging.Handler):
     """Hands the log to the launcher."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = f"{record.name}: {self.format(record)}"
-        emit("log", level=record.levelname, message=message[:3000])  # what one write can hold
+        # Cut to what one write can hold.
+        emit("log", level=record.levelname, message=self.format(record)[:3000])
 
 
 if __name__ == "__main__":
