@@ -92,7 +92,8 @@ class Judge:
                 self._duration_sum_s += seconds
             if found:
                 self._date(found)
-            _, loss, grad_norm, _, _ = monitor.run.steps[-1]
+            # As checked: of Python's own types, whatever the trainer has given.
+            _, loss, grad_norm, step_time_s, restart = monitor.run.steps[-1]
             self.view = view = self._make_view(loss, grad_norm)
             self.history.add(view, step_time_s, restart)
             return found, monitor.run.n_anomalies

@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from health_exporter import StateError, TrainingHealthMonitor
@@ -127,6 +128,14 @@ def test_a_state_travels_as_strict_json():
     assert other.state() == judge.state()
     assert other.view._replace(loss=None) == judge.view._replace(loss=None)
     assert other.first_start_time == START
+
+
+def test_numpy_values_leave_a_report_of_strict_json():
+    judge = Judge(TrainingHealthMonitor())
+    observe(judge, 1, step_time_s=np.float32(0.5), restart=np.bool_(False))
+    observe(judge, 2, step_time_s=np.array(0.5), restart=np.bool_(True))
+
+    json.dumps(judge.report(), allow_nan=False)
 
 
 def test_a_damaged_state_changes_nothing():
