@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Callable
 
 from health_exporter.demo.fault import FAULTS
 from health_exporter.demo.settings import DemoSettings
@@ -30,84 +31,59 @@ example:
 """
 
 
+# Option: type, field of the settings, placeholder, help.
+_OPTIONS: dict[str, tuple[Callable[[str], object], str, str, str]] = {
+    "--steps": (int, "steps", "N", "optimizer steps; by default about a minute on two cores"),
+    "--ranks": (int, "ranks", "N", "processes that train together; they share one batch"),
+    "--port": (
+        *(int, "port", "PORT"),
+        "port of rank 0's metrics; the other ranks have the next ones; 0: free ones",
+    ),
+    "--out": (str, "out", "DIR", "folder for checkpoint, receipts and log"),
+    "--seed": (int, "seed", "N", "of the weights and of the order of the text"),
+    "--run": (str, "run", "NAME", "name of the run"),
+    "--at-step": (
+        *(int, "at_step", "N"),
+        "step in which the fault happens, counted from 0; by default at three fifths of the run",
+    ),
+    "--fault-hold": (
+        *(float, "fault_hold_s", "SECONDS"),
+        "how long a hung or stopped rank is left so before the job is ended",
+    ),
+    "--linger": (
+        *(float, "linger_s", "SECONDS"),
+        "how long the endpoints stay at the end, at most, for one more scrape",
+    ),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give `parser` the options of the demo."""
-    default = DemoSettings()
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG + "\nfaults:\n" + _fault_list()
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-
-    def add(option: str, text: str, **kwargs: object) -> None:
-        parser.add_argument(option, help=text, **kwargs)  # type: ignore[arg-type]  # as given below
-
-    add(
-        "--steps",
-        "optimizer steps (default: %(default)s, about a minute on two cores)",
-        type=int,
-        default=default.steps,
-        metavar="N",
-    )
-    add(
-        "--ranks",
-        "processes that train together; they share one batch (default: %(default)s)",
-        type=int,
-        default=default.ranks,
-        metavar="N",
-    )
-    add(
-        "--port",
-        "port of rank 0's metrics, the other ranks have the next ones; 0: free ones "
-        "(default: %(default)s)",
-        type=int,
-        default=default.port,
-        metavar="PORT",
-    )
-    add(
-        "--out",
-        "folder for checkpoint, receipts and log (default: %(default)s)",
-        default=default.out,
-        metavar="DIR",
-    )
-    add(
-        "--seed",
-        "of the weights and of the order of the text (default: %(default)s)",
-        type=int,
-        default=default.seed,
-        metavar="N",
-    )
-    add("--run", "name of the run (default: %(default)s)", default=default.run, metavar="NAME")
-    add(
+    settings = DemoSettings()
+    parser.add_argument(
         "--fault",
-        "what goes wrong; see below (default: %(default)s)",
+        help="what goes wrong; see below (default: %(default)s)",
         choices=tuple(FAULTS),
-        default=default.fault,
+        default=settings.fault,
     )
-    add(
-        "--at-step",
-        "step in which it goes wrong, counted from 0 (default: at three fifths of the run)",
-        type=int,
-        default=None,
-        metavar="N",
-    )
-    add(
-        "--fault-hold",
-        "how long a hung or stopped rank is left so before the job is ended (default: %(default)g)",
-        type=float,
-        default=default.fault_hold_s,
-        metavar="SECONDS",
-    )
-    add(
-        "--linger",
-        "how long the endpoints stay at the end, at most, for one more scrape "
-        "(default: %(default)g)",
-        type=float,
-        default=default.linger_s,
-        metavar="SECONDS",
-    )
-    add(
+    for option, (kind, field, metavar, text) in _OPTIONS.items():
+        default = getattr(settings, field)
+        shown = f"{default:g}" if isinstance(default, float) else default
+        parser.add_argument(
+            option,
+            help=text if default is None else f"{text} (default: {shown})",
+            type=kind,
+            default=default,
+            dest=field,
+            metavar=metavar,
+        )
+    parser.add_argument(
         "--stack",
-        "start Prometheus and Alertmanager with the shipped rules, at three times their pace, and "
-        "print each page as the person on call would get it",
+        help="start Prometheus and Alertmanager with the shipped rules, at three times their pace, "
+        "and print each page as the person on call would get it",
         action="store_true",
     )
 
@@ -122,18 +98,10 @@ def run(args: argparse.Namespace) -> int:
         The exit status; see the epilog of the help.
     """
     try:
-        settings = DemoSettings(
-            steps=args.steps,
-            ranks=args.ranks,
-            port=args.port,
-            out=args.out,
-            seed=args.seed,
-            run=args.run,
-            fault=args.fault,
-            at_step=args.at_step,
-            linger_s=max(args.linger, STACK_LINGER_S) if args.stack else args.linger,
-            fault_hold_s=args.fault_hold,
-        )
+        given = {field: getattr(args, field) for _, field, _, _ in _OPTIONS.values()}
+        if args.stack:
+            given["linger_s"] = max(given["linger_s"], STACK_LINGER_S)
+        settings = DemoSettings(fault=args.fault, **given)
     except SettingsError as error:
         return _wrong_use("\n".join(error.problems))
     if importlib.util.find_spec("torch") is None:

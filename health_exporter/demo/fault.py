@@ -35,8 +35,6 @@ class Fault:
     help: ClassVar[str] = "a healthy run"
     kinds: ClassVar[frozenset[str]] = frozenset()
     """Kinds of anomaly of which one must be in the receipt."""
-    finishes: ClassVar[bool] = True
-    """The training goes on to its last step."""
     resumes: ClassVar[bool] = False
     """New processes go on from the checkpoint."""
     lossy: ClassVar[bool] = False
@@ -111,7 +109,6 @@ class Crash(Fault):
     """An exception that nobody catches, on every rank."""
 
     help = "an uncaught exception in the training loop"
-    finishes = False
 
     def in_data(self, step: int) -> None:
         if step == self.at_step:
@@ -147,7 +144,6 @@ class KillRank(Fault):
 
     help = "SIGKILL to the last rank"
     kinds = frozenset({"dead_rank"})
-    finishes = False
     needs_peer = True
     signal_number: ClassVar[signal.Signals] = signal.SIGKILL
 
@@ -171,7 +167,6 @@ class HangRank(Fault):
 
     help = "the last rank waits for its data for ever"
     kinds = frozenset({"stuck_rank"})
-    finishes = False
     holds = True
     needs_peer = True
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,19 +75,14 @@ def _train(settings: DemoSettings, *, rank: int, attempt: int) -> None:
         linger_s=settings.linger_s,
         model="demo-gpt",
     ) as exporter:
-        emit(
-            "serving",
-            rank=rank,
-            port=exporter.port,
-            rank_peak=rank_peak,
-            n_params=sum(weight.numel() for weight in model.parameters()),
-        )
+        n_params = sum(weight.numel() for weight in model.parameters())
+        emit("serving", rank=rank, port=exporter.port, rank_peak=rank_peak, n_params=n_params)
         # Longer than a hung rank is left so: it is the launcher that ends such a job.
         dist.init_process_group("gloo", timeout=timedelta(seconds=300 + settings.fault_hold_s))
         loop = _loop(settings, model, monitor, exporter, rank=rank, attempt=attempt)
         if attempt:
-            checkpoint = Checkpoint.load(settings.checkpoint_path)
-            loop.resume(checkpoint, lossy=FAULTS[settings.fault].lossy)
+            lossy = FAULTS[settings.fault].lossy
+            loop.resume(Checkpoint.load(settings.checkpoint_path), lossy=lossy)
         loop.run()
     dist.destroy_process_group()
 
@@ -118,18 +113,6 @@ def _loop(
     from health_exporter.demo.corpus import read_corpus
     from health_exporter.demo.loop import TrainingLoop
 
-    def tell(step: Step) -> None:
-        if rank == 0:
-            emit(
-                "step",
-                step=step.step,
-                loss=step.loss,
-                grad_norm=step.grad_norm,
-                tokens_per_second=settings.batch_size * settings.seq_len / step.seconds,
-                mfu=monitor.run.mfu,
-                anomalies=[anomaly.kind for anomaly in step.anomalies],
-            )
-
     return TrainingLoop(
         settings,
         model=model,
@@ -147,8 +130,26 @@ def _loop(
             announce=lambda step: emit("fault", rank=rank, pid=os.getpid(), step=step),
         ),
         rank=rank,
-        on_step=tell,
+        on_step=_teller(settings, monitor) if rank == 0 else lambda step: None,
     )
+
+
+def _teller(settings: DemoSettings, monitor: TrainingHealthMonitor) -> Callable[[Step], None]:
+    """Tells the launcher of each step."""
+    n_tokens = settings.batch_size * settings.seq_len
+
+    def tell(step: Step) -> None:
+        emit(
+            "step",
+            step=step.step,
+            loss=step.loss,
+            grad_norm=step.grad_norm,
+            tokens_per_second=n_tokens / step.seconds,
+            mfu=monitor.run.mfu,
+            anomalies=[anomaly.kind for anomaly in step.anomalies],
+        )
+
+    return tell
 
 
 def _end_with_launcher() -> None:
