@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import health_exporter
+from health_exporter import asset
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,13 +76,20 @@ def wheel(built: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    package = ROOT / "health_exporter"
-    expected = {
-        str(path.relative_to(ROOT))
-        for path in package.rglob("*")
+def files_below(folder: str, shipped_as: str) -> set[str]:
+    return {
+        f"{shipped_as}/{path.relative_to(ROOT / folder)}"
+        for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
+        # What linters leave does not count.
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
+
+
+def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    expected = files_below("health_exporter", "health_exporter")
+    for name in asset.NAMES:
+        expected |= files_below(name, f"health_exporter/assets/{name}")
 
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
 
