@@ -28,7 +28,9 @@ _CHUNK = 128
 _RECENT = 512
 """Newest steps that are kept one by one: more than a picture has pixels for."""
 
-_FIRST_WIDTH = 8
+_FIRST_WIDTH = 16
+"""Steps in a column at first: narrower ones would cost the first steps more than they show."""
+
 _MAX_COLUMNS = 512
 """Between this many and half of them are kept, which is finer than a small picture shows."""
 
@@ -85,8 +87,9 @@ class History:
     def add(self, view: StepView, step_time_s: float | None, restart: bool) -> None:
         """One judged step; `restart` if it is the first after a resume."""
         centre = edge = z_score = None
-        if view.loss_judged is not None:
-            centre, spread, z_score = view.loss_judged
+        judged = view.loss_judged
+        if judged is not None:
+            centre, spread, z_score = judged
             edge = centre + view.loss_threshold * spread
             z_score /= view.loss_threshold
         grad = view.grad_judged
@@ -120,8 +123,9 @@ class History:
         older = state.columns[: state.n]
         if state.open is not None:
             older.append(state.open)
-        wanted = max(1, -(-(state.n * state.width + state.n_open + len(rows)) // most))
-        times = -(-wanted // state.width)
+        n_older = sum(column.n for column in older)
+        wanted = max(1, -(-(n_older + len(rows)) // most))
+        times = -(-wanted * len(older) // n_older) if older else 1
         return [*_merged(older, times, keep_restarts=True), *_columns(rows, wanted)]
 
     @property
@@ -150,11 +154,10 @@ class History:
                 opened = part if opened is None else _merge((opened, part))
                 n_open += _CHUNK
         if len(columns) > _MAX_COLUMNS:
-            # A run of nothing but resumes cannot keep them apart.
-            halved = list(_merged(columns, 2, keep_restarts=True))
-            crowded = len(halved) > 0.75 * _MAX_COLUMNS
-            columns = list(_merged(columns, 2, keep_restarts=False)) if crowded else halved
-            width *= 2
+            # Columns cut short by resumes all the time are joined, or there would be no end.
+            is_torn = sum(column.n for column in columns) < 0.75 * width * len(columns)
+            columns = list(_merged(columns, 2, keep_restarts=not is_torn))
+            width *= 1 if is_torn else 2
         n = len(columns)
         self._state = _State(columns, n, width, opened, n_open, rows)
         self._rows = rows
@@ -188,8 +191,11 @@ def _range(values: Sequence[float | None]) -> Range | None:
         finite = [value for value in values if value is not None and isfinite(value)]
         if not finite:
             return None
-        total = fsum(value / len(finite) for value in finite) * len(finite)
-    return min(finite), max(finite), total / len(finite)
+        mean = fsum(value / len(finite) for value in finite)
+    else:
+        mean = total / len(finite)
+    ordered = sorted(finite)  # on a few floats faster than min and max
+    return ordered[0], ordered[-1], mean
 
 
 def _last(values: Sequence[float | None]) -> float | None:

@@ -143,7 +143,7 @@ def _where_rank_0_is(page: PageView) -> str:
 def _values(page: PageView) -> str:
     tiles = "".join(
         f"<div><dt>{name}</dt><dd>{text(value)}"
-        f"{f'<small>{note}</small>' if note else ''}</dd></div>"
+        f"{f' <small>{note}</small>' if note else ''}</dd></div>"
         for name, value, note in _tiles(page)
     )
     return f"<dl>{tiles}</dl>"

@@ -9,7 +9,7 @@ from health_exporter.export.journal import Happening
 from health_exporter.export.page_plot import Band, Line, Mark, Plot, Point, draw
 from health_exporter.export.page_view import PageView
 
-_POINTS = 180
+_POINTS = 150
 """Columns of a plot: as many as it has pixels in which the curve is drawn, or two to each."""
 
 _SHOWN_Z = (-1.5, 3.0)

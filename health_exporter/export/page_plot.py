@@ -93,18 +93,20 @@ class _Scale:
             low, high = log10(low), log10(high)
         room = 0.06 * (high - low) or 0.05 * abs(high) or (0.1 if self.log else 1.0)
         self.low, self.high = low - room, high + room
-        self.first, self.last = plot.x if plot.x[1] > plot.x[0] else (plot.x[0] - 1, plot.x[0] + 1)
-        self.is_whole = not plot.percent and not self.log and high - low >= 3.0
+        self._per_unit = (_BOTTOM - _TOP) / (self.high - self.low)
+        self.first, self.last = plot.x if plot.x[1] > plot.x[0] else (plot.x[0], plot.x[0] + 1)
 
     def x(self, step: float) -> float:
-        share = (step - self.first) / (self.last - self.first)
-        return round(_LEFT + min(1.0, max(0.0, share)) * (_RIGHT - _LEFT), 1)
+        x = _LEFT + (step - self.first) / (self.last - self.first) * (_RIGHT - _LEFT)
+        return round(_LEFT if x < _LEFT else _RIGHT if x > _RIGHT else x, 1)
 
     def y(self, value: float) -> float:
         if self.log:
             value = log10(value) if value > 0.0 else self.low
-        share = (min(self.high, max(self.low, value)) - self.low) / (self.high - self.low)
-        return round(_BOTTOM - share * (_BOTTOM - _TOP), 1)
+        if value > _LARGEST or value < -_LARGEST:
+            value = _clipped(value)
+        y = _BOTTOM - (value - self.low) * self._per_unit
+        return round(_TOP if y < _TOP else _BOTTOM if y > _BOTTOM else y, 1)
 
     def ticks(self) -> list[float]:
         if not self.log:
@@ -125,11 +127,15 @@ class _Scale:
 def _extremes(plot: Plot) -> tuple[list[float], list[float]]:
     """Of the curves; a baseline that is still wide must not flatten them."""
     points = [p for line in plot.lines for segment in line.segments for p in segment]
-    lows = [max(-_LARGEST, low) for _, low, _, _ in points]
-    highs = [min(_LARGEST, high) for _, _, high, _ in points]
+    lows = [_clipped(low) for _, low, _, _ in points]
+    highs = [_clipped(high) for _, _, high, _ in points]
     lows += [level for level, _ in plot.levels]
     highs += [level for level, _ in plot.levels]
     return lows or [0.0], highs or [1.0]
+
+
+def _clipped(value: float) -> float:
+    return min(_LARGEST, max(-_LARGEST, value))
 
 
 def _round_numbers(low: float, high: float, most: int) -> list[float]:
@@ -237,7 +243,7 @@ def _short(step: float) -> str:
 def _curve(line: Line, scale: _Scale) -> str:
     """The mean as a line, and behind it the area between smallest and largest value."""
     means, area, dots = [], [], []
-    for segment in line.segments:
+    for segment in filter(None, line.segments):
         xs = [f"{scale.x(point[0]):g}" for point in segment]
         ys = [f"{scale.y(point[3]):g}" for point in segment]
         means.append("M" + "L".join(map(" ".join, zip(xs, ys, strict=True))))
@@ -281,7 +287,7 @@ def _cut(step: float, scale: _Scale) -> str:
 
 def _mark(mark: Mark, scale: _Scale) -> str:
     x = scale.x(mark.x)
-    y = _TOP + 5 if mark.y is None else scale.y(min(_LARGEST, max(-_LARGEST, mark.y)))
+    y = _TOP + 5 if mark.y is None else scale.y(mark.y)
     span = ""
     if mark.to is not None and scale.x(mark.to) > x:
         width = scale.x(mark.to) - x

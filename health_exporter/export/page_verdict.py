@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Literal
 
 from health_exporter.core.anomaly import KINDS
-from health_exporter.core.standing import RankRow, Standing, Suspect
+from health_exporter.core.standing import MAX_SUSPECTS, RankRow, Standing, Suspect
 from health_exporter.export.page_text import count, duration, number, ranges
 from health_exporter.export.page_view import PageView
 from health_exporter.snapshot import TERMINAL_STATES, RunView
@@ -155,6 +155,12 @@ def _of_ranks(page: PageView) -> Iterator[Problem]:
     standing = page.standing
     if standing is None or _state(page) in TERMINAL_STATES:
         return
+    stuck = standing.counts["stuck"]
+    if stuck > 1 and stuck == sum(standing.counts.values()) - standing.counts["finished"]:
+        culprits = [suspect for suspect in standing.suspects if suspect.reason == "stuck"]
+        if len(culprits) in (0, min(stuck, MAX_SUSPECTS)):
+            yield _of_standstill(page, stuck)
+            return
     for reason, same in groupby(standing.suspects, key=lambda suspect: suspect.reason):
         suspects = list(same)
         if len(suspects) > _RANKS_TOLD:
@@ -162,8 +168,12 @@ def _of_ranks(page: PageView) -> Iterator[Problem]:
         else:
             for suspect in suspects:
                 yield _of_rank(page, standing.row(suspect.rank), reason)
-    if standing.counts["stuck"] and not standing.suspects:
-        yield _of_standstill(page, standing)
+    if stuck and not standing.suspects:
+        yield Problem(
+            level="bad",
+            what=f"{count(stuck, 'rank')} made no progress for too long",
+            detail="which one is to blame is not clear yet",
+        )
 
 
 def _of_many(
@@ -205,16 +215,15 @@ def _of_rank(page: PageView, row: RankRow, reason: str) -> Problem:
     )
 
 
-def _of_standstill(page: PageView, standing: Standing) -> Problem:
+def _of_standstill(page: PageView, n: int) -> Problem:
     found = [h for h in page.happenings if h.kind == "stuck_rank" and not h.ranks]
     where = str(found[-1].fields.get("where", "")) if found else ""
+    rows = [] if page.standing is None else [page.standing.row(0)]
     return Problem(
         level="bad",
-        what=f"{count(standing.counts['stuck'], 'rank')} stand still"
-        if standing.counts["stuck"] > 1
-        else "the only rank stands still",
+        what=f"all {n:,} ranks stand still",
         detail="nothing tells which one is to blame" + (f"; most are at {where}" if where else ""),
-        since=page.now - page.still_s,
+        since=page.now - max((row.still_s for row in rows), default=page.still_s),
     )
 
 

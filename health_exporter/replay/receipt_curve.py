@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import nan
 from typing import Any
 
 from health_exporter.core import strict_json
-from health_exporter.replay.curve import Curve
+from health_exporter.replay.curve import NAMES, Curve
 
 
 def curve_of_receipt(receipt: Mapping[str, Any]) -> tuple[Curve, list[dict[str, Any]]]:
     """The curves and events of a receipt, as far as it has them.
 
-    Its newest steps are under `recent_steps`, objects with `step`, `loss`, `grad_norm`,
-    `step_time_s` and `restart`; a receipt without them still has its anomalies and resumes.
+    The curves are under `history`, as lists with an entry for each stretch of steps; a receipt
+    without them still has its anomalies and resumes.
     """
     curve = Curve()
-    for record in _records(receipt.get("recent_steps")):
-        numbers = [strict_json.number(record.get(name)) for name in ("loss", "grad_norm",
-                                                                      "step_time_s")]  # fmt: skip
-        if record.get("restart"):
+    for column in _columns(receipt.get("history")):
+        if column.get("restart"):
             curve.cut()
-        curve.add(record["step"], *numbers)
+        step = column["first_step"]
+        for end in ("min", "max"):
+            numbers = [strict_json.number(column.get(f"{name}_{end}")) for name in NAMES]
+            edges = [strict_json.number(column.get(n)) for n in ("baseline", "baseline_edge")]
+            curve.add(step, *numbers, *(nan if edge is None else edge for edge in edges))
     events: list[dict[str, Any]] = [
         {"kind": anomaly.get("kind"), "first_step": anomaly["step"], "value": anomaly.get("value")}
         for anomaly in _records(receipt.get("anomalies"))
@@ -34,6 +37,19 @@ def curve_of_receipt(receipt: Mapping[str, Any]) -> tuple[Curve, list[dict[str, 
         if isinstance(step, int)
     ]
     return curve, events
+
+
+def _columns(history: object) -> Iterator[Mapping[str, Any]]:
+    """The table of the history, row by row; nothing where it is damaged."""
+    lists = {
+        name: values
+        for name, values in (history.items() if isinstance(history, Mapping) else ())
+        if isinstance(values, list)
+    }
+    for values in zip(*lists.values(), strict=False):
+        column = dict(zip(lists, values, strict=True))
+        if isinstance(column.get("first_step"), int):
+            yield column
 
 
 def _records(value: object) -> Iterator[Mapping[str, Any]]:

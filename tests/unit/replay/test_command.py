@@ -260,7 +260,11 @@ def receipt(tmp_path: Path, **more: Any) -> Path:
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"recent_steps": [{"step": n, "loss": 2.5, "grad_norm": 1.0} for n in range(60, 100)]}],
+    [
+        {},
+        {"history": {"first_step": [60, 70], "loss_min": [2.5, 2.4], "loss_max": [2.6, 2.5]}},
+        {"history": {"first_step": ["x"], "loss_min": [None], "grad_norm_min": 7}},
+    ],
 )
 def test_a_receipt_is_drawn_as_far_as_it_has_data(tmp_path: Path, more: dict[str, Any]) -> None:
     plot = tmp_path / "plot.svg"

@@ -122,6 +122,19 @@ def test_a_receipt_that_was_resumed(tmp_path: Path):
     assert report["restarts"] == {"steps": [5], "continuity_ok": True, "n": 1, "lost_steps": 5}
 
 
+def test_a_receipt_carries_its_curves(tmp_path: Path):
+    with HealthExporter(run="r", port=None, receipt_dir=tmp_path, linger_s=0) as exporter:
+        for step in range(100):
+            exporter.observe_step(step, 2.0 if step != 70 else math.nan, step_time_s=0.5)
+    report = exporter.report()
+
+    assert errors(report) == []
+    history = report["history"]
+    assert (history["first_step"][0], history["last_step"][-1]) == (0, 99)
+    assert {*history["loss_max"]} == {2.0, None}
+    assert errors({**report, "history": {**history, "loss": [1.0]}})
+
+
 def test_wrong_receipts_are_told(tmp_path: Path):
     good = take_over(tmp_path).report()
     assert errors({**good, "n_steps": -1})
