@@ -17,7 +17,7 @@ def content(path: str):
 
 
 @pytest.fixture(scope="module")
-def services() -> dict:
+def services():
     return content("grafana/compose.yaml")["services"]
 
 
