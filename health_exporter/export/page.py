@@ -196,7 +196,7 @@ def _events(page: PageView) -> str:
     listed.sort(key=lambda h: h.last_time, reverse=True)
     rows = "".join(
         f"<tr><td>{moment(h.last_time, page.now)}</td><td>{_steps(h)}</td>"
-        f"<td>{text(_told(h))}</td></tr>"
+        f'<td class="free">{text(_told(h))}</td></tr>'
         for h in listed[:_EVENTS_SHOWN]
     )
     return (
@@ -219,6 +219,7 @@ def _told(happening: Happening) -> str:
     who = f"rank{'s' if len(happening.ranks) > 1 else ''} {', '.join(happening.ranks)}"
     who = f", {who}" if happening.ranks else ""
     who += f" on {fields['host']}" if fields.get("host") and len(happening.ranks) == 1 else ""
+    who += f", at {fields['where']}" if fields.get("where") else ""
     times = f" ({happening.count:,} times)" if happening.count > 1 else ""
     if happening.event == "anomaly":
         value = happening.value()
@@ -252,7 +253,7 @@ def _kinds(whole: RunView, page: PageView) -> str:
         at, step = whole.last.last_anomalies.get(kind, (None, None))
         when = "" if at is None else moment(at, page.now)
         rows.append(
-            f'<tr><th scope="row">{text(kind)}</th><td>{n:,}</td>'
+            f'<tr><th scope="row" class="free">{text(kind)}</th><td>{n:,}</td>'
             f"<td>{'' if step is None else f'{step:,}'}</td><td>{when}</td></tr>"
         )
     return (

@@ -20,7 +20,7 @@ _MOST_ROWS = 1_024
 """Ranks that are looked at for their hosts: beyond that, the order of ranks tells as much."""
 
 _HOSTS_NAMED = 8
-_SUSPECTS_LISTED = 32
+_SUSPECTS_LISTED = 16
 """Rows of the table: who has more than these looks at hosts, not at ranks."""
 
 _SIZES = ((64, 34.0, 8), (256, 18.0, 16), (1_024, 12.0, 32), (4_096, 8.0, 64))
@@ -64,7 +64,7 @@ def _suspects(standing: Standing) -> str:
         row = standing.row(suspect.rank)
         rows.append(
             f'<tr><th scope="row">{row.rank}</th><td>{text(suspect.reason)}</td>'
-            f"<td>{text(_place(row))}</td>"
+            f'<td class="free">{text(_place(row))}</td>'
             f"<td>{f'{row.step:,}' if row.step >= 0 else 'none'}</td>"
             f"<td>{duration(row.still_s) if row.state else ''}</td></tr>"
         )
@@ -188,19 +188,38 @@ def _gaps(columns: int, rows: int, size: float) -> str:
 
 
 def _outlines(standing: Standing, per_cell: int, columns: int, size: float) -> str:
-    """Around each suspect, in the colour of the text: also where its cell is a few pixels."""
+    """Around suspects, in the colour of the text; where cells are a few pixels, outside of them."""
     parts = []
     around = 0.0 if size >= _GAP_FROM else 2.5
-    for suspect in standing.suspects:
-        row, column = divmod(suspect.rank // per_cell, columns)
-        place = f"rank {suspect.rank} on {suspect.host}" if suspect.host else f"rank {suspect.rank}"
+    for cells, reason, ranks in _neighbours(standing, per_cell, columns):
+        row, column = divmod(cells[0], columns)
+        width = size * (cells[-1] - cells[0] + 1)
         parts.append(
-            f'<rect class="suspect" x="{size * column - around:g}" '
-            f'y="{size * row - around:g}" width="{size + 2 * around:g}" '
-            f'height="{size + 2 * around:g}"><title>{text(place)}: '
-            f"{text(suspect.reason)}</title></rect>"
+            f'<rect class="suspect" x="{size * column - around:g}" y="{size * row - around:g}" '
+            f'width="{width + 2 * around:g}" height="{size + 2 * around:g}">'
+            f"<title>{reason}: {ranges(ranks)}</title></rect>"
         )
     return "".join(parts)
+
+
+def _neighbours(
+    standing: Standing, per_cell: int, columns: int
+) -> Iterator[tuple[list[int], str, list[int]]]:
+    """Suspects side by side in a row: their cells, their reason, their ranks."""
+    cells: list[int] = []
+    ranks: list[int] = []
+    reason = ""
+    for suspect in sorted(standing.suspects, key=lambda each: each.rank):
+        cell = suspect.rank // per_cell
+        joins = cells and cell - cells[-1] <= 1 and cell // columns == cells[-1] // columns
+        if cells and not (joins and suspect.reason == reason):
+            yield cells, reason, ranks
+            cells, ranks = [], []
+        cells.append(cell)
+        ranks.append(suspect.rank)
+        reason = suspect.reason
+    if cells:
+        yield cells, reason, ranks
 
 
 def _labels(cells: Sequence[str], columns: int, size: float) -> str:

@@ -270,7 +270,7 @@ def _of_numbers(page: PageView, whole: RunView) -> Iterator[Problem]:
                 level="bad" if here and whole.state == "running" else "warn",
                 what="a resume broke the loss curve"
                 + ("" if step is None else f" at step {step:,}"),
-                detail=f"{KINDS[kind]}: was everything restored?{times}",
+                detail=f"{KINDS[kind]}: check that everything was restored{times}",
                 since=at,
             )
         elif lately or kind == "nan_inf_loss":

@@ -158,7 +158,7 @@ def test_a_resume_that_lost_the_baseline():
     html = scene.train(range(301, 305)).html()
 
     assert headline(html) == "Not healthy: a resume broke the loss curve at step 300"
-    assert "was everything restored?" in problems(html)[0]
+    assert "check that everything was restored" in problems(html)[0]
 
 
 def test_a_loss_without_a_baseline_yet():
