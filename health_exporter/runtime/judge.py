@@ -19,8 +19,8 @@ from health_exporter.snapshot import StepView
 
 STATE_VERSION = 1
 
-_REPORTED_COLUMNS = 300
-"""Of the history, in the report: what a plot of it can show, in some 30 kB."""
+_REPORTED_COLUMNS = 200
+"""Of the history, in the report: what a plot of it can show, in some 40 kB."""
 
 
 class Judge:

@@ -43,7 +43,8 @@ def test_ordinary_text_is_shown_as_it_is(value: str):
     assert (ET.fromstring(f"<p>{text(value)}</p>").text or "") == value
 
 
-@given(st.text(min_size=1).map(lambda value: 501 * value))
+# XML's reader takes CR LF for one character.
+@given(st.text(st.characters(exclude_characters="\r"), min_size=1).map(lambda value: 501 * value))
 def test_long_text_is_cut(value: str):
     shown = ET.fromstring(f"<p>{text(value)}</p>").text or ""
     assert len(shown) == 500

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -13,7 +15,14 @@ from health_exporter import HealthExporter
 from health_exporter.core.beat import Beat
 from health_exporter.core.standing import Standing
 from health_exporter.core.verdict import RankBoard
-from health_exporter.runtime.target import Target, join_address, render, standing_targets
+from health_exporter.export.page import status_page
+from health_exporter.runtime.target import (
+    Target,
+    join_address,
+    rank0_address,
+    render,
+    standing_targets,
+)
 
 OWN = Target(address="gpu0:19400", run="llama", host="gpu0", rank=0, local_rank=0)
 LINGER_S = 20.0
@@ -185,3 +194,22 @@ def test_other_ranks_serve_no_list(tmp_path: Path) -> None:
     ):
         get_targets(exporter.url)
     refused.value.close()
+
+
+@pytest.mark.parametrize(
+    ("master", "link"),
+    [("gpu0", "//gpu0:19400/"), ("fd00::7", "//[fd00::7]:19400/"), ("", "")],
+)
+def test_the_page_of_another_rank_leads_to_rank_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, link: str
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", master)
+    with HealthExporter(
+        run="two", rank=1, world_size=2, port=None, linger_s=0, receipt_dir=tmp_path
+    ) as exporter:
+        settings = dataclasses.replace(exporter.settings, port=19400)
+        view = exporter.page_view()
+
+    assert view.rank0 == ""  # without an endpoint nobody has a page
+    page = status_page(dataclasses.replace(view, rank0=rank0_address(settings, os.environ)))
+    assert (f'href="{link}"' in page) if link else ("rank 0 knows." in page)
