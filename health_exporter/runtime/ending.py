@@ -260,14 +260,15 @@ class Ending:
             finisher.finish(status, error)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        end = functools.partial(self._go_on, signum, frame)
         if self._previous is signal.SIG_DFL and self._terminated:
-            if self._in_thread:  # too late: the other thread is about to end the process
-                threading.Event().wait()
             for finisher in list(self._finishers):
                 finisher.hurry()
+            # Else the other thread is about to end the process.
+            if self._in_thread and not any(f.defer(end) for f in list(self._finishers)):
+                threading.Event().wait()
             return
         self._terminated = True
-        end = functools.partial(self._go_on, signum, frame)
         if not any(finisher.defer(end) for finisher in list(self._finishers)):
             end()
 

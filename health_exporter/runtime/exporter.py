@@ -95,7 +95,7 @@ class HealthExporter:
         self._progress = Progress(self.settings)
         self._state = "starting"
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed = self._failed = False
         self._inert = False  # in a forked child
         self._closing = threading.Lock()
         self._ended = threading.Event()
@@ -443,9 +443,10 @@ class HealthExporter:
             return
         if not self._closing.acquire(blocking=False):  # the lock is never given back
             if status == "terminated":  # then the process goes, and the receipt should be whole
-                self.hurry()
-                self._ended.wait(_END_S)
+                self._hurry_if_finished()
+                self._ended.wait(_END_S + (self.settings.linger_s if self._failed else 0.0))
             return
+        self._failed = status == "failed"
         with self._critical:
             self._finish_once(status, error)
 
@@ -486,14 +487,25 @@ class HealthExporter:
         # A scrape could see the end since `finish` set the state; a slow disk must not make the
         # end longer than a launcher's grace.
         self._server.linger(max(0.0, self.settings.linger_s - (time.monotonic() - began)))
+        if self._failed and ENDING.terminated:  # whose effect comes before Python's own words
+            log.error("the run had failed before SIGTERM came", exc_info=error)
         if self._push is not None:
             self._push.wait_flushed()
 
     def defer(self, end: Callable[[], None]) -> bool:
         """Have `end` called once what the main thread does here is whole; False if it is."""
         if self._closing.locked():
-            self.hurry()
+            self._hurry_if_finished()
         return self._critical.defer(end)
+
+    def _hurry_if_finished(self) -> None:
+        """The first SIGTERM ends the wait of a run that had ended well, and of no other.
+
+        When a rank dies, the others fail, and a moment later their launcher sends SIGTERM to all:
+        nobody would ever have seen who died.
+        """
+        if not self._failed:
+            self.hurry()
 
     def hurry(self) -> None:
         """Wait neither for a last scrape nor for a last push."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+
+import pytest
 
 from health_exporter.runtime.receipt_reader import read_receipt
 from tests.stack.trainer_script import StartScript
+from tests.unit.export.raw_http import exchange, get
 
 TERM = signal.SIGTERM
 
@@ -25,6 +29,45 @@ with make() as exporter:
     assert script.end() == (-TERM, "")
     assert script.report()["status"] == "terminated"
     assert read_receipt(script.folder / "s")["status"] == "terminated"
+
+
+def test_a_sigterm_after_a_failure_does_not_end_the_wait_for_a_last_scrape(start: StartScript):
+    """When a rank dies, the others fail, and their launcher sends SIGTERM a moment later."""
+    script = start("""
+with make(linger_s=60) as exporter:
+    exporter.observe_step(1, 1.0)
+    raise RuntimeError("connection closed by peer")
+""")
+    assert script.port is not None
+    script.wait_for_status("failed")
+    script.process.terminate()
+    # Longer than the other thread leaves to the main thread, which then takes over.
+    with pytest.raises(subprocess.TimeoutExpired):
+        script.process.wait(3)
+
+    body = exchange(script.port, get("/metrics")).body.decode()
+    code, errors = script.end(10)
+
+    assert 'training_health_run_state{run="r",state="failed"} 1.0' in body
+    assert code == -TERM
+    assert "RuntimeError: connection closed by peer" in errors
+    assert script.report()["status"] == "failed"
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 3.0])
+def test_a_second_sigterm_after_a_failure_does(start: StartScript, pause_s: float):
+    script = start("""
+with make(linger_s=60) as exporter:
+    exporter.observe_step(1, 1.0)
+    raise RuntimeError("connection closed by peer")
+""")
+    script.wait_for_status("failed")
+    script.process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        script.process.wait(pause_s)
+    script.process.terminate()
+
+    assert script.end(10)[0] == -TERM
 
 
 def test_a_closed_exporter_leaves_the_process_as_it_was(start: StartScript):
