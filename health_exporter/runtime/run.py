@@ -328,12 +328,13 @@ class Run:
     def report(self) -> dict[str, Any]:
         """The receipt so far, as strict JSON; described by `report.schema.json`."""
         judged = self.judge.report()
+        suspects = [suspect._asdict() for suspect in self.suspects]
         now = self._wall()
         return {
             "schema_version": REPORT_SCHEMA_VERSION,
             "run": self.settings.run,
             "status": self._state,
-            **verdict(self._state, judged),
+            **verdict(self._state, {**judged, "suspects": suspects}),
             "exception": None if self._error is None else _exception(self._error),
             "started_at": _iso(self.judge.first_start_time),
             "attempt_started_at": _iso(self._start_time),
@@ -347,7 +348,7 @@ class Run:
             **{key: value for key, value in self._info().items() if key != "world_size"},
             "world_size": self.identity.world_size,
             "ranks": dict(self.ranks),
-            "suspects": [suspect._asdict() for suspect in self.suspects],
+            "suspects": suspects,
             "peak_flops_per_sec": self.judge.monitor.peak_flops_per_sec,
             "rejected_observations": dict(self.rejected),
             "receipt_write_failures": self.receipts.failures,
@@ -394,6 +395,12 @@ def verdict(status: str, report: Mapping[str, Any]) -> dict[str, Any]:
         f"{kind} x {kinds[kind]}"
         for kind in ("nan_inf_loss", "restart_discontinuity", "dead_rank", "stuck_rank")
         if kinds.get(kind)
+    ]
+    # Rank 0's own end is the run's.
+    reasons += [
+        f"rank {suspect['rank']} failed"
+        for suspect in report.get("suspects", ())
+        if suspect["reason"] == "failed" and suspect["rank"] != 0
     ]
     return {"healthy": not reasons, "reasons": reasons}
 

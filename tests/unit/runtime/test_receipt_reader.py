@@ -171,6 +171,19 @@ def test_an_ended_run_is_never_lost(tmp_path: Path):
     assert receipt["ended_at"] == "2023-11-14T22:13:20.000Z"
 
 
+def test_a_run_that_was_ended_since_a_rank_had_failed_is_not_healthy(folder: Path):
+    change(
+        folder,
+        status="terminated",
+        suspects=[{"rank": 2, "host": "gpu017", "reason": "failed"}],
+    )
+
+    receipt = read_receipt(folder)
+
+    assert not receipt["healthy"]
+    assert "rank 2 failed" in receipt["reasons"]
+
+
 def test_an_end_that_only_the_events_tell_is_known(folder: Path):
     """The process ended before the last report was written, on a full disk say."""
     append(
