@@ -33,6 +33,11 @@ _LOOK_S = 0.5
 """How often rank 0 looks whether the processes of its own machine still exist: some 30 microseconds
 each, and a killed one is known within a second."""
 
+_FIRST_S = 1.0
+_FIRST_FOR_S = 60.0
+"""At the start, until the ranks have found each other, they look this often, but not for longer:
+one that is killed before it was heard of cannot be missed."""
+
 _IMPORT_S = 5.0
 """Time for the trainer to import torch itself, before it is imported for it."""
 
@@ -95,6 +100,7 @@ class BeatExchange:
         self._caller: Caller | None = None
         self._prober: Caller | None = None
         job_store = JobStore(f"health_exporter/{run}/{attempt}", environ)
+        self._first_until = time.monotonic() + _FIRST_FOR_S
         self._import_at = time.monotonic() + min(_IMPORT_S, 2 * beat_interval_s)
         # Without a rendezvous there will be no store, and nothing to wait for at the end.
         self._may_join = open_store is not None or bool(environ.get("MASTER_ADDR"))
@@ -169,7 +175,13 @@ class BeatExchange:
                 self._complain("round of beats", error)
             if self._goodbye_sent.is_set() and self._rank != 0:
                 return  # rank 0 goes on: it may outlive the others
-            self._sleep_until(began + self._interval_s)
+            self._sleep_until(began + self._pause_s(began))
+
+    def _pause_s(self, now: float) -> float:
+        link = self._link
+        if link is None or now > self._first_until or (self._connected and link.complete):
+            return self._interval_s
+        return min(_FIRST_S, self._interval_s)
 
     def _sleep_until(self, then: float) -> None:
         """Sleep; on rank 0, with an eye on the processes of this machine."""

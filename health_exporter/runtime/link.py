@@ -42,6 +42,11 @@ class Link:
         self._beats: dict[int, Beat] = {}
         self._inherited: dict[int, bytes] | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have come; always true on other ranks than 0, which do not ask."""
+        return self._rank != 0 or len(self._come) == self._world_size
+
     def retry_now(self) -> None:
         """The next exchange does not wait for the backoff."""
         self._retry_at = 0.0

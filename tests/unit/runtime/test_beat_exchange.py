@@ -143,6 +143,17 @@ def test_a_rank_that_comes_first_is_seen_too(start: StartRank, store: FakeStore)
     assert eventually(lambda: 1 in zero.seen)
 
 
+def test_ranks_find_each_other_long_before_the_first_interval_is_over(
+    start: StartRank, store: FakeStore
+):
+    store.there = False
+    zero, _ = (start(rank, interval_s=60.0) for rank in range(2))
+    assert eventually(lambda: store.connections == 2)
+    store.there = True
+
+    assert eventually(lambda: set(zero.seen) == {0, 1}, 10.0)
+
+
 def test_one_rank_alone_needs_no_store():
     alone = Rank(0, None, world_size=1)
     alone.exchange.start()
