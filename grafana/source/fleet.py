@@ -167,7 +167,7 @@ def _runs(place: panel.Place) -> Any:
                 decimals=0,
                 empty="none yet",
             ),
-            Column(source="kind", title="It was", mappings=[shown.KIND]),
+            Column(source="kind", title="It was", mappings=[shown.KIND_IN_SHORT]),
         ],
         empty=f"No run in the last {MEMORY}",
         sort=("Verdict", True),
@@ -190,6 +190,7 @@ def build() -> dict[str, Any]:
                 Column(
                     source="run",
                     title="Run",
+                    width=150,
                     link=frame.link_to(frame.RUN_UID, run="${__data.fields.Run}"),
                 ),
                 Column(source="alertname", title="Alert", mappings=[shown.ALERT], coloured="text"),

@@ -14,7 +14,6 @@ from grafana.source.graph import (
     timeline_panel,
 )
 from grafana.source.panel import Query
-from grafana.source.query import RUN
 from grafana.source.rank_query import HEARTBEAT, OWN, behind, share_of_allowed
 
 
@@ -22,10 +21,7 @@ def over_time(y: int) -> list[Any]:
     beat = f"max by (rank) ({HEARTBEAT}{{{OWN}}})"
     ages = f"clamp_min(time() - {beat}, 1)"
     seconds = f"training_health_rank_phase_seconds_total{{{OWN}}}"
-    own = (
-        f"max by (rank, phase) (rate({seconds}[$__rate_interval]))"
-        f" / scalar(sum(rate(training_health_steps_total{{{RUN}}}[$__rate_interval])) > 0)"
-    )
+    own = f"max by (rank, phase) (rate({seconds}[$__rate_interval]))"
     step = f"max by (rank) (training_health_rank_step{{{OWN}}})"
     return [
         heatmap_panel(
@@ -58,15 +54,15 @@ def over_time(y: int) -> list[Any]:
         ),
         graph_panel(
             "Phases: median and slowest rank",
-            "Median and slowest close together is good, in each phase. Apart in data or forward: "
-            "one rank is slow, see the table above. Apart in backward only: the others wait for "
-            "it.",
+            "Share of the time. Median and slowest close together is good, in each phase. Apart in "
+            "data or forward: one rank is slow, see the table above. Apart in backward only: the "
+            "others wait for it.",
             (0, y + 9, 12, 9),
             [
                 Query(expr=f"quantile by (phase) (0.5, {own})", legend="{{phase}}, median"),
                 Query(expr=f"max by (phase) ({own})", legend="{{phase}}, slowest"),
             ],
-            unit="s",
+            unit="percentunit",
             empty="The trainer marks no phases",
             points=60,
             styles={

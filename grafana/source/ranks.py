@@ -9,7 +9,15 @@ from grafana_foundation_sdk.models import dashboard
 from grafana.source import frame, panel, query, rank_history, shown
 from grafana.source.panel import Query
 from grafana.source.query import RUN, TOLD
-from grafana.source.rank_query import HEARTBEAT, OWN, age, behind, excess, phase_seconds
+from grafana.source.rank_query import (
+    HEARTBEAT,
+    OWN,
+    age,
+    behind,
+    excess,
+    phase_seconds,
+    share_of_allowed,
+)
 from grafana.source.table import Column, table_panel
 
 VALUES = query.VALUES
@@ -17,31 +25,28 @@ VALUES = query.VALUES
 
 def _first_screen() -> list[Any]:
     step = f"training_health_rank_step{{{OWN}}}"
-    timeouts = f"max(training_health_rank_timeout_seconds{{{OWN}}})"
     return [
         _statuses((0, 0, 12, 3)),
         panel.stat_panel(
             "Longest without progress",
-            "Of all ranks, now. A step's time or two is good. Red is longer than any rank may: "
-            "it is stuck or dead.",
+            "Of all ranks, now. A step's time or two is good, or a checkpoint's.",
             (12, 0, 4, 3),
-            [
-                Query(expr=f"max({age('rank')})", legend="longest", instant=True),
-            ],
+            [Query(expr=f"max({age('rank')})", legend="longest", instant=True)],
             unit="s",
             decimals=0,
             size=26,
             empty="No rank",
         ),
         panel.stat_panel(
-            "Allowed",
-            "For how long a rank may make no progress, in what it is doing now: ten steps, at "
-            "least 30 s, longer in a checkpoint, an evaluation or before the first step. Far above "
-            "the longest is good.",
+            "Of what is allowed",
+            "The same as a share of the time that a rank may make no progress in what it is doing: "
+            "ten steps, at least 30 s, longer in a checkpoint, an evaluation or before the first "
+            "step. Far below 100 % is good; from there on the rank is stuck, or dead.",
             (16, 0, 4, 3),
-            [Query(expr=timeouts, legend="allowed", instant=True)],
-            unit="s",
+            [Query(expr=f"max({share_of_allowed('rank')})", legend="share", instant=True)],
+            unit="percentunit",
             decimals=0,
+            thresholds={1: panel.RED},
             size=26,
             empty="No rank",
         ),
@@ -218,14 +223,16 @@ def _ranks(place: panel.Place) -> Any:
 
 def _hosts(place: panel.Place) -> Any:
     ages = age("rank, host")
-    worst = f"topk(50, max by (host) ({ages}))"
+    oldest = f"max by (host) ({ages})"
     slow = f"max by (host) ({excess(VALUES['speed_range'])})"
+    worst = f"topk(25, {oldest}) or on (host) ({oldest} and on (host) topk(25, {slow}))"
     suspects = f"count by (host) ({query.suspects(RUN, TOLD)})"
     return table_panel(
-        "Hosts, longest without progress first",
-        "At most 50. No suspects, and none above the median, is good. A host of which all ranks "
-        "are suspects has failed itself; one whose ranks are all above the median is slow "
-        "itself: a hot accelerator, a bad link, a neighbour.",
+        "Hosts, slowest first",
+        "The 25 slowest, and the 25 longest without progress. No suspects, and none above the "
+        "median, is good. A host of which all ranks are suspects has failed itself; one whose "
+        "ranks are all above the median is slow itself: a hot accelerator, a bad link, a "
+        "neighbour.",
         place,
         [
             Query(expr=worst),
@@ -249,7 +256,7 @@ def _hosts(place: panel.Place) -> Any:
             Column(source="Value #D", title="Above the median", width=135, unit="s", empty="–"),
         ],
         empty=f"No rank in the last {query.LAST_KNOWN}",
-        sort=("Last progress", True),
+        sort=("Above the median", True),
     )
 
 

@@ -207,7 +207,7 @@ def exporter(y: int) -> list[Any]:
                 Column(source="framework", title="Framework"),
                 Column(source="world_size", title="Ranks", width=60),
                 Column(source="version", title="Exporter", width=80),
-                Column(source="flops_convention", title="FLOPs"),
+                Column(source="flops_convention", title="FLOPs", width=120),
             ],
             empty="Run unknown",
         ),

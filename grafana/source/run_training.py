@@ -74,7 +74,7 @@ def judgement(y: int) -> list[Any]:
             (0, y + 8, 12, 8),
             [
                 Query(
-                    expr=f"sum by (kind) (increase({counted}[$__rate_interval])) > 0",
+                    expr=f"round(sum by (kind) (increase({counted}[$__rate_interval]))) > 0",
                     legend="{{kind}}",
                 )
             ],

@@ -37,6 +37,7 @@ ALERT = panel.mapped(
 
 SEVERITY = panel.mapped({"critical": ("page", RED), "warning": ("ticket", ORANGE)})
 
+KIND_IN_SHORT = panel.mapped({kind: (kind.replace("_", " "), TEXT) for kind in KINDS})
 KIND = panel.mapped({kind: (meaning, TEXT) for kind, meaning in KINDS.items()})
 
 _REASONS = {

@@ -101,12 +101,16 @@ def table_panel(
 
 def _properties(column: Column) -> list[dashboard.DynamicConfigValue]:
     properties: dict[str, Any] = {}
-    if column.unit:
-        properties["unit"] = column.unit
+    # A rank's number is a name: without this, rank 1000 is "1 K".
+    unit = column.unit or ("" if column.source.startswith("Value") else "string")
+    if unit:
+        properties["unit"] = unit
     if column.decimals is not None:
         properties["decimals"] = column.decimals
     if column.width is not None:
         properties["custom.width"] = column.width
+    # An empty cell would else show what an empty table does.
+    properties["noValue"] = column.empty or "–"
     mappings = [*column.mappings, *([instead_of_nan(column.empty)] if column.empty else [])]
     if mappings:
         properties["mappings"] = mappings

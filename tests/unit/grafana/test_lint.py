@@ -12,7 +12,7 @@ from tests.unit.grafana.dashboard_file import NAMES, load, panels
 
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Of Grafana's units, those that have a use here.
-UNITS = {"short", "none", "locale", "s", "percentunit", "dateTimeFromNow"}
+UNITS = {"short", "none", "locale", "s", "percentunit", "dateTimeFromNow", "string"}
 PLAIN = {"timeseries", "stat", "table", "state-timeline", "heatmap"}
 
 every_dashboard = pytest.mark.parametrize("name", NAMES)
