@@ -21,7 +21,7 @@ from health_exporter.replay.judging import Judging, plainly
 from health_exporter.replay.number import unix_time
 from health_exporter.replay.openmetrics import OpenMetricsFile
 from health_exporter.replay.row import FIELDS
-from health_exporter.runtime.run import verdict
+from health_exporter.runtime.report import verdict
 
 if TYPE_CHECKING:  # numpy and matplotlib take longer to import than other commands to run
     from health_exporter.replay.curve import Curve

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from health_exporter.errors import ReceiptError
-from health_exporter.runtime.run import REPORT_SCHEMA_VERSION, verdict
+from health_exporter.runtime.report import REPORT_SCHEMA_VERSION, parse_iso_time, verdict
 from health_exporter.runtime.saved import read_events, read_progress
 from health_exporter.snapshot import TERMINAL_STATES
 
@@ -50,7 +50,7 @@ def _complete(receipt: dict[str, Any], file: Path, now: float | None) -> dict[st
     _count_in(receipt, events, progress)
     if damaged:
         receipt["damaged_event_lines"] = damaged
-    signs = [_unix(receipt["written_at"]), *(event["time"] for event in events)]
+    signs = [parse_iso_time(receipt["written_at"]), *(event["time"] for event in events)]
     if progress is not None:
         signs.append(float(progress["written_time"]))
     last_sign = max(signs)
@@ -106,9 +106,9 @@ def _count_in(
         receipt["n_steps"] = progress["n_steps"]
         receipt["last_step"] = progress["last_step"]
         receipt["restarts"]["lost_steps"] = progress["lost_steps"]
-        elapsed = float(progress["written_time"]) - _unix(receipt["started_at"])
+        elapsed = float(progress["written_time"]) - parse_iso_time(receipt["started_at"])
         receipt["goodput"] = min(1.0, progress["productive_s"] / elapsed) if elapsed > 0 else None
-    written = _unix(receipt["written_at"])
+    written = parse_iso_time(receipt["written_at"])
     restarts = receipt["restarts"]
     for event in events:
         step = event.get("step")
@@ -132,7 +132,7 @@ def _count_in(
 
 def _is_gone(receipt: Mapping[str, Any], last_sign: float, now: float | None) -> bool:
     if receipt.get("host") == socket.gethostname() and isinstance(receipt.get("pid"), int):
-        return not _lives(receipt["pid"], _unix(receipt["attempt_started_at"]))
+        return not _lives(receipt["pid"], parse_iso_time(receipt["attempt_started_at"]))
     age = (time.time() if now is None else now) - last_sign
     return age > _MISSED_WRITES * float(receipt.get("receipt_interval_s", 30.0))
 
@@ -169,7 +169,3 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return
-
-
-def _unix(moment: str) -> float:
-    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 import health_exporter
@@ -18,15 +16,20 @@ from health_exporter.core.monitor import TrainingHealthMonitor
 from health_exporter.core.standing import Outage, Standing
 from health_exporter.errors import StateError
 from health_exporter.runtime import saved
+from health_exporter.runtime.framework import device_name, framework_name
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.judge import Judge
 from health_exporter.runtime.receipt import ReceiptWriter, run_folder
+from health_exporter.runtime.report import (
+    REPORT_SCHEMA_VERSION,
+    describe_exception,
+    iso_time,
+    verdict,
+)
 from health_exporter.runtime.settings import Settings
 from health_exporter.snapshot import RunView, SuspectRank
 
 log = logging.getLogger(__name__)
-
-REPORT_SCHEMA_VERSION = 1
 
 _FINAL_WRITE_S = 5.0
 """The last receipt may take this long: a hung file system must not hold up the end, of which
@@ -223,7 +226,7 @@ class Run:
                 **place,
                 "last_step": outage.step,
                 "detected_at_step": now_at,
-                "detected_at": _iso(self._wall()),
+                "detected_at": iso_time(self._wall()),
                 "ended_at": None,
                 "ending": None,
             }
@@ -235,7 +238,7 @@ class Run:
         rank = None if outage.rank is None else str(outage.rank)
         for listed in reversed(self._outages):
             if (listed["kind"], listed["rank"], listed["ended_at"]) == (outage.kind, rank, None):
-                listed.update(ended_at=_iso(self._wall()), ending=outage.ending)
+                listed.update(ended_at=iso_time(self._wall()), ending=outage.ending)
                 break
         self.receipts.event(
             "outage_end", kind=outage.kind, rank=rank, host=outage.host, ending=outage.ending
@@ -283,7 +286,7 @@ class Run:
         """The run is in a new state."""
         self._state = state
         self._error = error
-        fields = {} if error is None else {"exception": _exception(error)}
+        fields = {} if error is None else {"exception": describe_exception(error)}
         self.receipts.event("state", state=state, step=self.judge.view.step, **fields)
 
     def finish(self, state: str, error: BaseException | None) -> bool:
@@ -318,10 +321,10 @@ class Run:
         has_flops = self.judge.monitor.flop_config is not None
         return {
             "model": self.settings.model,
-            "framework": _framework(),
+            "framework": framework_name(),
             "world_size": str(self.identity.world_size),
             "version": health_exporter.__version__,
-            "device": _device(),
+            "device": device_name(),
             "flops_convention": FLOPS_CONVENTION if has_flops else "",
         }
 
@@ -335,11 +338,11 @@ class Run:
             "run": self.settings.run,
             "status": self._state,
             **verdict(self._state, {**judged, "suspects": suspects}),
-            "exception": None if self._error is None else _exception(self._error),
-            "started_at": _iso(self.judge.first_start_time),
-            "attempt_started_at": _iso(self._start_time),
-            "ended_at": None if self._ended_time is None else _iso(self._ended_time),
-            "written_at": _iso(now),
+            "exception": None if self._error is None else describe_exception(self._error),
+            "started_at": iso_time(self.judge.first_start_time),
+            "attempt_started_at": iso_time(self._start_time),
+            "ended_at": None if self._ended_time is None else iso_time(self._ended_time),
+            "written_at": iso_time(now),
             "wall_s": now - self.judge.first_start_time,
             "receipt_interval_s": self.settings.receipt_interval_s,
             "host": self.identity.host,
@@ -383,61 +386,8 @@ class Run:
         }
 
 
-def verdict(status: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether a person should look at the run, and why: keys `healthy` and `reasons`.
-
-    One spike, or a few, is what training does; what ends a run, breaks its curve, poisons its
-    weights or takes a rank from it is not.
-    """
-    kinds = report["anomalies_by_kind"]
-    reasons = [f"the run {status}" for status in (status,) if status in ("failed", "lost")]
-    reasons += [
-        f"{kind} x {kinds[kind]}"
-        for kind in ("nan_inf_loss", "restart_discontinuity", "dead_rank", "stuck_rank")
-        if kinds.get(kind)
-    ]
-    # Rank 0's own end is the run's.
-    reasons += [
-        f"rank {suspect['rank']} failed"
-        for suspect in report.get("suspects", ())
-        if suspect["reason"] == "failed" and suspect["rank"] != 0
-    ]
-    return {"healthy": not reasons, "reasons": reasons}
-
-
 def _at_or_before(step: object, first_step: int) -> bool:
     try:
         return int(step) <= first_step  # type: ignore[call-overload, no-any-return]  # checked later
     except (TypeError, ValueError):
         return False
-
-
-def _exception(error: BaseException) -> dict[str, str]:
-    try:
-        message = str(error)[:2000]
-    except Exception as problem:  # noqa: BLE001  # the trainer's own class; the rest is worth more
-        log.debug("the exception has no text: %r", problem)
-        message = ""
-    return {"type": type(error).__name__, "message": message}
-
-
-def _iso(unix_time: float) -> str:
-    moment = datetime.fromtimestamp(unix_time, tz=timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _framework() -> str:
-    torch = sys.modules.get("torch")
-    version = getattr(torch, "__version__", None)
-    return "" if version is None else f"pytorch {version}"
-
-
-def _device() -> str:
-    """Name of the accelerator in use; "" while there is none, since asking could initialise it."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    try:
-        if cuda is not None and cuda.is_initialized():
-            return str(cuda.get_device_name())
-    except Exception:  # a driver's error, of any type
-        log.debug("the accelerator has no name", exc_info=True)
-    return ""
