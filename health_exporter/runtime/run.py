@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,12 +12,13 @@ import health_exporter
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.core.flops import FLOPS_CONVENTION
 from health_exporter.core.monitor import TrainingHealthMonitor
-from health_exporter.core.standing import Outage, Standing
+from health_exporter.core.standing import Standing
 from health_exporter.errors import StateError
 from health_exporter.runtime import saved
 from health_exporter.runtime.framework import device_name, framework_name
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.judge import Judge
+from health_exporter.runtime.outage import OutageBook
 from health_exporter.runtime.receipt import ReceiptWriter, run_folder
 from health_exporter.runtime.report import (
     REPORT_SCHEMA_VERSION,
@@ -34,9 +34,6 @@ log = logging.getLogger(__name__)
 _FINAL_WRITE_S = 5.0
 """The last receipt may take this long: a hung file system must not hold up the end, of which
 torchrun allows 30 s, for more."""
-
-_KEPT_OUTAGES = 1_000
-"""Newest outages listed in the report; all are counted by the anomalies' counters."""
 
 REJECTIONS = ("type", "value", "closed", "internal")
 """Why an observation was refused: wrong type; wrong value or order; after `close`; our fault."""
@@ -64,7 +61,6 @@ class Run:
         self.identity = identity
         self.rejected = dict.fromkeys(REJECTIONS, 0)
         self.ranks: Mapping[str, int] = {"alive": 1, "missing": identity.world_size - 1}
-        self._outages: deque[dict[str, Any]] = deque(maxlen=_KEPT_OUTAGES)
         self.suspects: tuple[SuspectRank, ...] = ()
         self._wall = wall
         self._state = "starting"
@@ -86,6 +82,7 @@ class Run:
             make_progress=self._saved_progress,
             wall=wall,
         )
+        self._outages = OutageBook(self.judge, self.receipts, wall=wall)
 
     def take_over(self) -> None:
         """Go on from what an earlier process left on disk, or put it aside."""
@@ -101,7 +98,7 @@ class Run:
             elif self._unused:
                 outages = saved.outages(state)
                 self.judge.load(state["judge"])
-                self._outages.extend(outages)
+                self._outages.load(outages)
                 self._resuming = self.judge.first_step is not None
         except StateError as error:
             self._put_aside(str(error))
@@ -192,57 +189,7 @@ class Run:
         """The ranks have been judged; called from a background thread."""
         self.ranks = standing.counts
         self.suspects = tuple(SuspectRank(s.rank, s.host, s.reason) for s in standing.suspects)
-        for outage in standing.begun:
-            self._begin_outage(outage, standing)
-        for outage in standing.ended:
-            self._end_outage(outage)
-        for rank in standing.never_came:
-            log.warning("rank %d of %d has never come", rank, standing.world_size)
-            self.receipts.event("missing_rank", rank=rank)
-
-    def _begin_outage(self, outage: Outage, standing: Standing) -> None:
-        silent_s = 0.0
-        if outage.rank is not None:
-            row = standing.row(outage.rank)
-            silent_s = row.silent_s if outage.kind == "dead_rank" else row.still_s
-        now_at = max(self.judge.view.step or 0, outage.step, 0)
-        rank = None if outage.rank is None else str(outage.rank)
-        step = max(outage.step, 0)
-        anomaly = Anomaly(step, outage.kind, silent_s, None, None, now_at, rank)
-        place = {"host": outage.host, "phase": outage.phase, "where": outage.where}
-        log.warning(
-            "%s: rank %s on %s, last step %d%s",
-            outage.kind,
-            "unknown" if rank is None else rank,
-            outage.host or "?",
-            outage.step,
-            f", at {outage.where}" if outage.where else "",
-        )
-        number = self.judge.add_anomaly(anomaly)
-        self._outages.append(
-            {
-                "kind": outage.kind,
-                "rank": rank,
-                **place,
-                "last_step": outage.step,
-                "detected_at_step": now_at,
-                "detected_at": iso_time(self._wall()),
-                "ended_at": None,
-                "ending": None,
-            }
-        )
-        self.receipts.event("anomaly", number=number, **anomaly.as_dict(), **place)
-        self.receipts.request()
-
-    def _end_outage(self, outage: Outage) -> None:
-        rank = None if outage.rank is None else str(outage.rank)
-        for listed in reversed(self._outages):
-            if (listed["kind"], listed["rank"], listed["ended_at"]) == (outage.kind, rank, None):
-                listed.update(ended_at=iso_time(self._wall()), ending=outage.ending)
-                break
-        self.receipts.event(
-            "outage_end", kind=outage.kind, rank=rank, host=outage.host, ending=outage.ending
-        )
+        self._outages.update(standing)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint carries; see `HealthExporter.state_dict`."""
@@ -356,7 +303,7 @@ class Run:
             "rejected_observations": dict(self.rejected),
             "receipt_write_failures": self.receipts.failures,
             **judged,
-            "outages": [*judged["outages"], *(dict(outage) for outage in list(self._outages))],
+            "outages": [*judged["outages"], *self._outages.listed()],
         }
 
     def _saved_state(self) -> dict[str, Any]:
@@ -366,7 +313,7 @@ class Run:
             "state": self._state,
             "written_time": self._wall(),
             "judge": self.judge.state(),
-            "outages": list(self._outages),
+            "outages": self._outages.listed(),
         }
 
     def _saved_progress(self) -> dict[str, Any]:
