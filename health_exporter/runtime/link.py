@@ -15,6 +15,9 @@ _ROSTER = "roster"
 """Key to which each rank appends its number after it has set its own key: reading a key that does
 not exist waits for it, and so would a rank that never comes make rank 0 wait."""
 
+_FIRST_BEATS = 5
+"""Rank 0 may need several: it may come later, and must tell them from those of a round before."""
+
 _FIRST_RETRY_S = 1.0
 _NOT_YET_RETRY_S = 3.0
 """While there is no store yet, which is ordinary at the start: one refused connection each time."""
@@ -37,6 +40,7 @@ class Link:
         self._retry_s = min(_FIRST_RETRY_S, last_retry_s)
         self._retry_at = 0.0
         self._store: Store | None = None
+        self._n_sent = self._n_heard = 0
         self._come: dict[int, str] = {}  # rank to key
         self._raw: dict[int, bytes] = {}
         self._beats: dict[int, Beat] = {}
@@ -44,8 +48,10 @@ class Link:
 
     @property
     def complete(self) -> bool:
-        """Whether all ranks have come; always true on other ranks than 0, which do not ask."""
-        return self._rank != 0 or len(self._come) == self._world_size
+        """Whether the ranks have found each other, as far as this one can tell."""
+        if self._rank == 0:
+            return self._n_heard == self._world_size
+        return self._n_sent >= _FIRST_BEATS
 
     def retry_now(self) -> None:
         """The next exchange does not wait for the backoff."""
@@ -71,6 +77,7 @@ class Link:
                 self._back_off(_NOT_YET_RETRY_S)
                 return None
             store.set(f"{self._rank}", own.encode())
+            self._n_sent += 1
             if not joined:
                 store.append(_ROSTER, f"{self._rank},".encode())
                 self._store = store
@@ -104,7 +111,9 @@ class Link:
                 continue
             if beat.rank == rank:
                 self._beats[rank] = beat
-        return [beat for rank, beat in self._beats.items() if not self._is_stale(rank, beat)]
+        heard = [beat for rank, beat in self._beats.items() if not self._is_stale(rank, beat)]
+        self._n_heard = len(heard)
+        return heard
 
     def _is_stale(self, rank: int, beat: Beat) -> bool:
         """Whether the beat may be that of a process of the round before.

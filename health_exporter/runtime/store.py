@@ -178,6 +178,7 @@ def _new_connection(before: set[tuple[int, str]], port: int) -> int | None:
     found = []
     for descriptor, _ in _sockets() - before:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as sock:
-            if sock.getpeername()[1] == port:
+            peer = sock.getpeername()  # a string, where it is another thread's UNIX socket
+            if isinstance(peer, tuple) and peer[1] == port:
                 found.append(descriptor)
     return found[0] if len(found) == 1 else None

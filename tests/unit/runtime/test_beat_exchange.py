@@ -143,6 +143,14 @@ def test_a_rank_that_comes_first_is_seen_too(start: StartRank, store: FakeStore)
     assert eventually(lambda: 1 in zero.seen)
 
 
+def test_a_rank_that_came_before_rank_0_is_soon_known_to_live(start: StartRank, store: FakeStore):
+    start(1, interval_s=60.0)
+    assert eventually(lambda: "roster" in store.values)
+    zero = start(0, interval_s=60.0)
+
+    assert eventually(lambda: set(zero.seen) == {0, 1}, 10.0)
+
+
 def test_ranks_find_each_other_long_before_the_first_interval_is_over(
     start: StartRank, store: FakeStore
 ):

@@ -133,3 +133,21 @@ def test_a_default_socket_timeout_does_not_reach_torchs_connection(server, monke
     assert store is not None
     store.set("1", b"beat")
     assert store.get("1") == b"beat"
+
+
+def test_a_unix_socket_that_another_thread_makes_meanwhile_is_passed_over(server, monkeypatch):
+    made: list[socket.socket] = []
+    client = distributed.TCPStore
+
+    def make(*arguments: Any, **more: Any) -> Any:
+        made.extend(socket.socketpair())
+        return client(*arguments, **more)
+
+    monkeypatch.setattr(distributed, "TCPStore", make)
+    store = connect(server.port)
+    for end in made:
+        end.close()
+
+    assert store is not None
+    store.set("1", b"beat")
+    assert store.get("1") == b"beat"
