@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,9 +20,9 @@ from health_exporter.errors import StateError
 from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
 from health_exporter.export.page_view import PageView
-from health_exporter.runtime.device_scalar import DeviceScalar, on_device
 from health_exporter.runtime.ending import ENDING, Critical, comes_from_handler
 from health_exporter.runtime.identity import Identity
+from health_exporter.runtime.pending_step import PendingSteps
 from health_exporter.runtime.progress import Progress
 from health_exporter.runtime.push import make_push
 from health_exporter.runtime.run import Run
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
     from health_exporter.runtime.settings import SettingsArguments
 
 log = logging.getLogger(__name__)
-
-_MAX_IN_FLIGHT = 8
-"""Steps whose scalars may still be on the device: a trainer that queues more steps than that ahead
-of its device is made to wait for it."""
-
 
 _END_S = 10.0
 """SIGTERM waits this long for an end that is under way in another thread: the last receipt takes at
@@ -100,7 +94,7 @@ class HealthExporter:
         self._closing = threading.Lock()
         self._ended = threading.Event()
         self._critical = Critical()
-        self._in_flight: deque[dict[str, Any]] = deque()
+        self._pending = PendingSteps(self._judge)
         self._run = Run(self.settings, self.identity, self.monitor) if self.rank == 0 else None
         self._push = make_push(self, os.environ)
         # The first scrape must see the counters that an earlier process left, or they would seem
@@ -217,59 +211,25 @@ class HealthExporter:
             "batch_size": batch_size,
             "restart": restart,
         }
-        if self._in_flight or on_device(loss) or on_device(grad_norm):
-            return self._observe_late(observation)
+        return self._pending.observe(observation)
+
+    def _judge(self, **observation: Any) -> list[Anomaly]:
+        assert self._run is not None
         found = self._run.observe(**observation)
         self._state = self._run.state
         return found
 
-    def _observe_late(self, observation: dict[str, Any]) -> list[Anomaly]:
-        late = False
-        for name in ("loss", "grad_norm"):
-            if on_device(observation[name]):
-                observation[name] = DeviceScalar(observation[name], name)
-                late = True
-        self._in_flight.append(observation)
-        return self._judge_in_flight(keep=1 if late else 0)
-
-    def _judge_in_flight(self, keep: int) -> list[Anomaly]:
-        """Judge what has arrived of the steps in flight, but for the newest `keep`.
-
-        With `keep` 0 it waits for all of them.
-        """
-        found: list[Anomaly] = []
-        while len(self._in_flight) > keep:
-            is_crowded = len(self._in_flight) > _MAX_IN_FLIGHT
-            if keep and not is_crowded and not self._has_arrived(surely=False):
-                break
-            found += self._judge_oldest()
-        return found
-
-    def _judge_rest(self, *, wait: bool) -> None:
-        """Judge the steps in flight: all of them, or those whose values surely have arrived."""
-        while self._in_flight and (wait or self._has_arrived(surely=True)):
+    def _judge_pending(self, *, wait: bool) -> None:
+        """Judge the steps that are pending: all, or those whose values surely have arrived."""
+        while self._pending.has_next(wait=wait):
             try:
-                self._judge_oldest()
+                self._pending.judge_oldest()
             except Exception as error:
                 if comes_from_handler(error):
                     raise
                 self._reject(error)
                 if self.settings.strict:
                     raise
-
-    def _has_arrived(self, *, surely: bool) -> bool:
-        scalars = [v for v in self._in_flight[0].values() if isinstance(v, DeviceScalar)]
-        return all(scalar.ready(surely=surely) for scalar in scalars)
-
-    def _judge_oldest(self) -> list[Anomaly]:
-        assert self._run is not None
-        values = {
-            name: value.read() if isinstance(value, DeviceScalar) else value
-            for name, value in self._in_flight.popleft().items()
-        }
-        found = self._run.observe(**values)
-        self._state = self._run.state
-        return found
 
     def _reject(self, error: Exception) -> None:
         self._progress.advance()
@@ -311,7 +271,7 @@ class HealthExporter:
         if self._run is None or self._inert:
             return {}
         with self._critical:
-            self._judge_rest(wait=True)
+            self._judge_pending(wait=True)
             return self._run.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -474,7 +434,7 @@ class HealthExporter:
         # Only after a normal end is the device waited for: after any other it may hang for good,
         # as in a collective of which a rank is gone.
         try:
-            self._judge_rest(wait=status == "finished")
+            self._judge_pending(wait=status == "finished")
         except Exception as problem:  # noqa: BLE001  # counted already; the receipt matters more
             log.debug("the last steps are not judged: %r", problem)
         self._error = error if status == "failed" else None
