@@ -36,6 +36,9 @@ _BUDGET_S = 0.5
 _MOST_CONNECTS = 32
 """Of one round: a tenth of the usual 5 s between beats, whatever the number of ranks."""
 
+ENDED = "ZX"
+"""State letters of a process that runs no more: a zombie, and one about to vanish."""
+
 _START_TIME = 19  # field 22 of /proc/PID/stat, counted from the state, which is field 3
 
 
@@ -50,12 +53,19 @@ def process_identity(pid: int | None = None) -> str:
         namespace = (_PROC / "self/ns/pid").stat().st_ino
     except OSError:
         return ""
-    status = _status(pid)
+    status = process_status(pid)
     return f"{kernel}/{namespace}/{pid}/{status[1]}" if status else ""
 
 
-def _status(pid: int) -> tuple[str, str] | None:
-    """State letter and start time of a process; None if there is none of that number."""
+def process_status(pid: int) -> tuple[str, str] | None:
+    """State letter and start time of a process; None if there is none of that number.
+
+    The start time is in clock ticks since the system has started.
+
+    Raises:
+        OSError: The system does not say.
+        ValueError, IndexError: Or not in the form that Linux has it in.
+    """
     try:
         stat = (_PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -130,13 +140,12 @@ class ProcessProbe:
 
     def _exists(self, beat: Beat) -> bool:
         try:
-            status = _status(beat.pid)
+            status = process_status(beat.pid)
         except (OSError, ValueError, IndexError):
             return True  # the system does not say: that proves nothing
-        # Z is a zombie, X one about to vanish.
         return (
             status is not None
-            and status[0] not in "ZX"
+            and status[0] not in ENDED
             and beat.process.rsplit("/", 2)[1:] == [str(beat.pid), status[1]]
         )
 

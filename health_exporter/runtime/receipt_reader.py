@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from health_exporter.errors import ReceiptError
+from health_exporter.runtime.probe import ENDED, process_status
 from health_exporter.runtime.report import REPORT_SCHEMA_VERSION, parse_iso_time, verdict
 from health_exporter.runtime.saved import read_events, read_progress
 from health_exporter.snapshot import TERMINAL_STATES
@@ -140,17 +141,19 @@ def _is_gone(receipt: Mapping[str, Any], last_sign: float, now: float | None) ->
 def _lives(pid: int, since: float) -> bool:
     """Whether the process runs, and is not a later one that was given the same number."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        status = process_status(pid)
     except OSError:
+        status = None
+    if status is None:
         return _answers(pid) if not Path("/proc/self/stat").exists() else False
-    fields = stat.rpartition(")")[2].split()
-    if fields[0] in "ZX":
+    state, start_ticks = status
+    if state in ENDED:
         return False
     boot = next(
         (float(line.split()[1]) for line in _lines(Path("/proc/stat")) if line.startswith("btime")),
         0.0,
     )
-    started = boot + float(fields[19]) / os.sysconf("SC_CLK_TCK")
+    started = boot + float(start_ticks) / os.sysconf("SC_CLK_TCK")
     return started <= since + 2.0  # btime is in whole seconds
 
 
