@@ -74,10 +74,10 @@ class RunRecord:
         if step_time_s is not None:
             self._step_time.add(step_time_s)
             if self._flops_per_sample is not None:
-                self._add_speed(step, step_time_s, batch_size)
+                n_samples = 1 if batch_size is None else batch_size
+                self._add_speed(step, step_time_s, self._flops_per_sample * n_samples)
 
-    def _add_speed(self, step: int, step_time_s: float, batch_size: int | None) -> None:
-        flops: float = self._flops_per_sample * (1 if batch_size is None else batch_size)  # type: ignore[operator]  # the caller has checked it
+    def _add_speed(self, step: int, step_time_s: float, flops: float) -> None:
         self.flops_per_second = flops / step_time_s
         if self.peak_flops_per_sec is None:
             return

@@ -9,7 +9,11 @@ from math import isfinite
 from typing import Any
 
 _KEPT = 64
+"""Newest entries: more than a person reads."""
+
 _RANKS_NAMED = 8
+"""Of one entry; a line of the page has no room for more."""
+
 _LOOKED_BACK = 6
 """Newest entries that another of the same kind may join: a sick step often has several kinds."""
 
@@ -87,8 +91,8 @@ def _belong_together(old: Happening, new: Happening) -> bool:
         return False
     if new.first_time - old.last_time <= _NEAR_S:
         return True
-    steps = (old.last_step, new.first_step)
-    return None not in steps and 0 <= steps[1] - steps[0] <= _NEAR_STEPS  # type: ignore[operator]
+    last, first = old.last_step, new.first_step
+    return last is not None and first is not None and 0 <= first - last <= _NEAR_STEPS
 
 
 def _joined(old: Happening, new: Happening) -> Happening:
