@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -21,10 +21,15 @@ def render(report: Mapping[str, object]) -> Table:
         report: What `report.json` holds. Keys may be missing: the receipt of a run that was killed
             early, or of another version, is shown as far as it goes.
     """
-    table = Table(title="training health", show_header=False, title_justify="left")
+    return facts_table("training health", _rows(report))
+
+
+def facts_table(title: str, rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """A table of names and values, whose texts are shown as they are and not as markup."""
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(report):
+    for name, value in rows:
         table.add_row(name, value if isinstance(value, Text) else Text(value))
     return table
 
@@ -78,7 +83,7 @@ def _loss(report: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     loss = _mapping(report, "loss")
     first, last = loss.get("first"), loss.get("last")
     if first is not None and last is not None:
-        yield "loss", f"{_number(first)} first, {_number(last)} last"
+        yield "loss", f"{four_digits(first)} first, {four_digits(last)} last"
 
 
 def _speed(report: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -159,6 +164,6 @@ def _sequence(report: Mapping[str, object], key: str) -> Sequence[Mapping[str, A
     return [item for item in value if isinstance(item, Mapping)]
 
 
-def _number(value: object) -> str:
+def four_digits(value: object) -> str:
     """A number to four digits; a number that is none is a string in a receipt."""
     return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)

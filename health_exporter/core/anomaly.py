@@ -21,6 +21,10 @@ KINDS = {
 }
 """Every kind of anomaly, and what it means."""
 
+GRAVE_KINDS = ("nan_inf_loss", "restart_discontinuity", "dead_rank", "stuck_rank")
+"""Those that a person should look at even once: a spike is what training does, but these poison the
+weights, break the curve, or take a rank from the run."""
+
 _NUMBERS = ("value", "baseline", "z_score")
 
 

@@ -10,24 +10,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from health_exporter.core.anomaly import KINDS
+from health_exporter.core.anomaly import GRAVE_KINDS, KINDS
+from health_exporter.receipt_table import facts_table, four_digits
 
 # A report of thousands of events is read by nobody; --json has them.
 _EVENTS_SHOWN = 200
 _LINES_SHOWN = 10
 
-_BAD = ("nan_inf_loss", "restart_discontinuity", "dead_rank", "stuck_rank")
-
 
 def render(report: Mapping[str, Any]) -> RenderableType:
     """The files and what they were taken for, the run's main facts, and its events in order."""
-    return Group(_files(report["files"]), _facts(report), *_events(report))
+    return Group(
+        _files(report["files"]), facts_table("training health", _rows(report)), *_events(report)
+    )
 
 
 def _files(files: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title="read", show_header=False, title_justify="left")
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    table = facts_table("read", ())
     for file in files:
         table.add_row("file", Text(file["path"]))
         table.add_row("format", Text(f"{file['format']} ({file['why']})"))
@@ -49,15 +48,6 @@ def _damaged(file: Mapping[str, Any]) -> str:
     return f"{file['n_damaged']:,}: {shown}" + (f"; and {more:,} more" if more > 0 else "")
 
 
-def _facts(report: Mapping[str, Any]) -> Table:
-    table = Table(title="training health", show_header=False, title_justify="left")
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _rows(report):
-        table.add_row(name, value if isinstance(value, Text) else Text(value))
-    return table
-
-
 def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
     yield "run", str(report["run"])
     reasons = ", ".join(report["reasons"])
@@ -76,20 +66,20 @@ def _rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str | Text]]:
         yield "launches", f"{report['n_launches']}, each begun anew"
     loss = report["loss"]
     if loss["first"] is not None:
-        low, high = _number(loss["min"]), _number(loss["max"])
-        ends = f"{_number(loss['first'])} first, {_number(loss['last'])} last"
+        low, high = four_digits(loss["min"]), four_digits(loss["max"])
+        ends = f"{four_digits(loss['first'])} first, {four_digits(loss['last'])} last"
         yield "loss", f"{ends}, {low} to {high}"
     seconds = report["step_time_s"]
     if seconds["mean"] is not None:
-        low, high = _number(seconds["min"]), _number(seconds["max"])
-        yield "step time", f"{_number(seconds['mean'])} s mean, {low} to {high} s"
+        low, high = four_digits(seconds["min"]), four_digits(seconds["max"])
+        yield "step time", f"{four_digits(seconds['mean'])} s mean, {low} to {high} s"
     if report["started_time"] is not None:
         yield "time", f"{_date(report['started_time'])} to {_date(report['ended_time'])}"
     restarts = report["restarts"]
     again = f", {restarts['lost_steps']:,} steps done again" if restarts["lost_steps"] else ""
     yield "resumes", f"{restarts['n']}{again}" if restarts["n"] else "none"
     for index, (kind, count) in enumerate(report["anomalies_by_kind"].items()):
-        style = "red" if kind in _BAD else "yellow"
+        style = "red" if kind in GRAVE_KINDS else "yellow"
         yield "" if index else "anomalies", Text(f"{count:,} {kind}: {KINDS[kind]}", style)
     if not report["anomalies_by_kind"]:
         yield "anomalies", Text("none", "green")
@@ -108,7 +98,7 @@ def _events(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     unit = report["files"][0]["unit"]
     for event in events[:_EVENTS_SHOWN]:
         kind = str(event["kind"])
-        style = "red" if kind in _BAD else "" if kind not in KINDS else "yellow"
+        style = "red" if kind in GRAVE_KINDS else "" if kind not in KINDS else "yellow"
         place = f"file {event['file'] + 1}, {unit}" if several else unit
         where = f"{place} {event['line']}"
         if "time" in event:
@@ -128,17 +118,12 @@ def _steps(event: Mapping[str, Any]) -> str:
 def _how(event: Mapping[str, Any]) -> str:
     if "text" in event:
         return str(event["text"])
-    text = _number(event["value"])
+    text = four_digits(event["value"])
     if "baseline" in event:
-        text += f", baseline {_number(event['baseline'])}"
+        text += f", baseline {four_digits(event['baseline'])}"
     if "z_score" in event:
-        text += f", z {_number(event['z_score'])}"
+        text += f", z {four_digits(event['z_score'])}"
     return text if event["n"] == 1 else f"{event['n']:,} times, at worst {text}"
-
-
-def _number(value: object) -> str:
-    """A number to four digits; a number that is none is a string in a report."""
-    return f"{value:.4g}" if isinstance(value, (int, float)) else str(value)
 
 
 def _date(unix_time: float) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from health_exporter.core.anomaly import GRAVE_KINDS
+
 log = logging.getLogger(__name__)
 
 REPORT_SCHEMA_VERSION = 1
@@ -19,16 +21,11 @@ _MAX_MESSAGE = 2000
 def verdict(status: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """Whether a person should look at the run, and why: keys `healthy` and `reasons`.
 
-    One spike, or a few, is what training does; what ends a run, breaks its curve, poisons its
-    weights or takes a rank from it is not.
+    It is not healthy if it failed or was lost, had an anomaly of `GRAVE_KINDS`, or a rank failed.
     """
     kinds = report["anomalies_by_kind"]
     reasons = [f"the run {status}"] if status in ("failed", "lost") else []
-    reasons += [
-        f"{kind} x {kinds[kind]}"
-        for kind in ("nan_inf_loss", "restart_discontinuity", "dead_rank", "stuck_rank")
-        if kinds.get(kind)
-    ]
+    reasons += [f"{kind} x {kinds[kind]}" for kind in GRAVE_KINDS if kinds.get(kind)]
     # Rank 0's own end is the run's.
     reasons += [
         f"rank {suspect['rank']} failed"
