@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-RUN_STATES = ("starting", "running", "finished", "terminated", "interrupted", "failed")
-"""`starting` until the first step; the last four are goodbyes: returned, ended by SIGTERM, ended
-by Ctrl-C, ended by an exception."""
+from health_exporter.core.beat import STATES
+
+RUN_STATES = STATES
+"""The run's state is that of rank 0."""
 
 TERMINAL_STATES = RUN_STATES[2:]
 

@@ -6,9 +6,12 @@ import math
 import struct
 from dataclasses import dataclass
 
-# A goodbye: the process means to go, so its silence afterwards is no news.
-GOODBYES = frozenset({"finished", "terminated", "interrupted", "failed"})
-STATES = frozenset({"starting", "running"}) | GOODBYES
+STATES = ("starting", "running", "finished", "terminated", "interrupted", "failed")
+"""`starting` until the first step; the last four are goodbyes: returned, ended by SIGTERM, ended
+by Ctrl-C, ended by an exception."""
+
+GOODBYES = frozenset(STATES[2:])
+"""The process means to go, so its silence afterwards is no news."""
 
 _MAGIC = b"HB"
 _VERSION = 1  # raised only when an older reader would misunderstand; text fields may be appended
@@ -34,7 +37,7 @@ class Beat:
         progress: Moves with the training thread only.
         step: Last observed step; -1 before the first.
         phase: The phase it is in, as marked; "" when unmarked.
-        state: `starting`, `running`, `finished`, `terminated`, `interrupted` or `failed`.
+        state: One of `STATES`.
         still_s: Seconds since its last progress, on its own monotonic clock.
         timeout_s: The longest that it may stand still now; infinity where there is no limit.
         where: Where its training thread is in the Python source, once it has been still for long,

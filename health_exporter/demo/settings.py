@@ -8,6 +8,7 @@ from pathlib import Path
 
 from health_exporter.demo.fault import FAULTS
 from health_exporter.errors import SettingsError
+from health_exporter.runtime.settings import DEFAULT_PORT
 
 # A baseline is judged against once it has 20 values; ten more, so that they are not the very first.
 _STEPS_BEFORE_A_JUMP = 30
@@ -31,7 +32,7 @@ class DemoSettings:
     ranks: int = 2
     """Processes that train together (>= 1)."""
 
-    port: int = 19400
+    port: int = DEFAULT_PORT
     """Port of rank 0's metrics; the next ranks have the next ports. 0 takes free ones."""
 
     out: str = "health-demo"

@@ -14,10 +14,9 @@ from pathlib import Path
 from health_exporter.discovery.host import expand_nodelist, parse_hostfile
 from health_exporter.errors import ReceiptError, SettingsError
 from health_exporter.runtime.registration import read_registered, registered_targets
-from health_exporter.runtime.settings import Settings
+from health_exporter.runtime.settings import DEFAULT_PORT, Settings
 from health_exporter.runtime.target import Target, join_address, render
 
-_DEFAULT_PORT = 19400  # that of the exporter's own settings; a test compares them
 _NODELIST = "SLURM_JOB_NODELIST"
 
 _DESCRIPTION = """\
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port",
         type=int,
         metavar="PORT",
-        help=f"of a host's first rank, the others have the next ones (default: {_DEFAULT_PORT})",
+        help=f"of a host's first rank, the others have the next ones (default: {DEFAULT_PORT})",
     )
     parser.add_argument(
         "--ranks-per-host",
@@ -188,7 +187,7 @@ def _read_hostfile(path: str) -> dict[str, int]:
 
 
 def _host_targets(slots: Mapping[str, int], args: argparse.Namespace) -> Iterator[Target]:
-    first = _DEFAULT_PORT if args.port is None else args.port
+    first = DEFAULT_PORT if args.port is None else args.port
     for host, n_slots in slots.items():
         n_ranks = n_slots if args.ranks_per_host is None else args.ranks_per_host
         if first + n_ranks > 65536:

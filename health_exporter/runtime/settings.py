@@ -19,6 +19,9 @@ from health_exporter.errors import SettingsError
 PREFIX = "HEALTH_EXPORTER_"
 _CONFIG = PREFIX + "CONFIG"
 
+DEFAULT_PORT = 19400
+"""Of `port`, which has its reason; service discovery and the demo have the same."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -40,7 +43,7 @@ class Settings:
     world_size: int | None = None
     """Processes in the job; None: as `rank`, else 1."""
 
-    port: int | None = 19400
+    port: int | None = DEFAULT_PORT
     """Port of local rank 0; each local rank adds its number. Outside the exporters' registry
     (9100-9999) and below the ephemeral ports. 0: any free one. None: no endpoint."""
 
