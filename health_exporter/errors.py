@@ -4,6 +4,8 @@ HealthExporterError
   + EndpointError   (also an OSError)    no port could be bound
   + StateError      (also a ValueError)  saved state that cannot be used
   + ReceiptError    (also a ValueError)  a receipt folder or file that cannot be read
+  + AssetError                           shipped files that cannot be found or written (`asset`)
+  + StackError                           a server that is missing or does not start (`demo.stack`)
 
 A bad argument of one call is a plain `TypeError` or `ValueError` that names the argument and the
 value.
