@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from health_exporter.core.beat import STATES
+from health_exporter.core.standing import Suspect
 
 RUN_STATES = STATES
 """The run's state is that of rank 0."""
@@ -50,14 +51,6 @@ class StepView(NamedTuple):
     productive_s: float
 
 
-class SuspectRank(NamedTuple):
-    """A rank that the others wait for."""
-
-    rank: int
-    host: str
-    reason: str
-
-
 class RunView(NamedTuple):
     """What rank 0 knows of the whole run."""
 
@@ -70,7 +63,7 @@ class RunView(NamedTuple):
     last: StepView
     goodput: float | None
     ranks: Mapping[str, int]
-    suspects: tuple[SuspectRank, ...]
+    suspects: tuple[Suspect, ...]
     rejected: Mapping[str, int]
     receipt_failures: int
     receipt_time: float | None

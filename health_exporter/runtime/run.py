@@ -6,13 +6,14 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import health_exporter
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.core.flops import FLOPS_CONVENTION
 from health_exporter.core.monitor import TrainingHealthMonitor
-from health_exporter.core.standing import Standing
+from health_exporter.core.standing import Standing, Suspect
 from health_exporter.errors import StateError
 from health_exporter.runtime import saved
 from health_exporter.runtime.framework import device_name, framework_name
@@ -27,7 +28,7 @@ from health_exporter.runtime.report import (
     verdict,
 )
 from health_exporter.runtime.settings import Settings
-from health_exporter.snapshot import RunView, SuspectRank
+from health_exporter.snapshot import RunView
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Run:
         self.identity = identity
         self.rejected = dict.fromkeys(REJECTIONS, 0)
         self.ranks: Mapping[str, int] = {"alive": 1, "missing": identity.world_size - 1}
-        self.suspects: tuple[SuspectRank, ...] = ()
+        self.suspects: tuple[Suspect, ...] = ()
         self._wall = wall
         self._state = "starting"
         self._error: BaseException | None = None
@@ -188,7 +189,7 @@ class Run:
     def update_ranks(self, standing: Standing) -> None:
         """The ranks have been judged; called from a background thread."""
         self.ranks = standing.counts
-        self.suspects = tuple(SuspectRank(s.rank, s.host, s.reason) for s in standing.suspects)
+        self.suspects = standing.suspects
         self._outages.update(standing)
 
     def state_dict(self) -> dict[str, Any]:
@@ -278,7 +279,7 @@ class Run:
     def report(self) -> dict[str, Any]:
         """The receipt so far, as strict JSON; described by `report.schema.json`."""
         judged = self.judge.report()
-        suspects = [suspect._asdict() for suspect in self.suspects]
+        suspects = [asdict(suspect) for suspect in self.suspects]
         now = self._wall()
         return {
             "schema_version": REPORT_SCHEMA_VERSION,

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from health_exporter.catalog import STEP_SECONDS_BOUNDS
 from health_exporter.core.anomaly import KINDS
+from health_exporter.core.standing import Suspect
 from health_exporter.export.prometheus import MetricsPage
-from health_exporter.snapshot import RankView, RunView, Snapshot, StepView, SuspectRank
+from health_exporter.snapshot import RankView, RunView, Snapshot, StepView
 
 FOLDER = Path(__file__).parent / "pages"
 TEXT = ""
@@ -87,7 +88,7 @@ WHOLE = RunView(
     last=STEP,
     goodput=0.875,
     ranks={"alive": 3, "stuck": 1},
-    suspects=(SuspectRank(2, "gpu002", "data"), SuspectRank(3, "", "lowest progress")),
+    suspects=(Suspect(2, "gpu002", "data"), Suspect(3, "", "lowest progress")),
     rejected={"type": 1, "value": 0, "closed": 0, "internal": 0},
     receipt_failures=0,
     receipt_time=1_700_000_199.0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from health_exporter.catalog import STEP_SECONDS_BOUNDS
 from health_exporter.core.anomaly import KINDS
-from health_exporter.core.standing import STATUSES
-from health_exporter.snapshot import PHASES, RankView, RunView, Snapshot, StepView, SuspectRank
+from health_exporter.core.standing import STATUSES, Suspect
+from health_exporter.snapshot import PHASES, RankView, RunView, Snapshot, StepView
 
 FIRST_START = 1_790_000_000.0
 ATTEMPT_START = 1_790_500_000.0
@@ -60,7 +60,7 @@ def full_snapshot(rank: int = 0, step: StepView | None = None, run: str = "llama
         last=step or full_step(),
         goodput=0.93,
         ranks=dict.fromkeys(STATUSES, 2),
-        suspects=(SuspectRank(3, "gpu018", "stuck"), SuspectRank(4, "gpu019", "dead")),
+        suspects=(Suspect(3, "gpu018", "stuck"), Suspect(4, "gpu019", "dead")),
         rejected={"type": 1, "value": 2, "closed": 3, "internal": 4},
         receipt_failures=5,
         receipt_time=ATTEMPT_START + 11.0,

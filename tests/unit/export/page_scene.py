@@ -15,7 +15,7 @@ from health_exporter.export.journal import Journal
 from health_exporter.export.page import status_page
 from health_exporter.export.page_view import PageView
 from health_exporter.runtime.judge import Judge
-from health_exporter.snapshot import RankView, RunView, Snapshot, SuspectRank
+from health_exporter.snapshot import RankView, RunView, Snapshot
 
 NOW = 1_700_000_000.0
 CONFIG = ModelFlopConfig(
@@ -165,7 +165,7 @@ class Scene:
             last=self.judge.view,
             goodput=self.judge.goodput(),
             ranks={"alive": 1} if standing is None else standing.counts,
-            suspects=tuple(SuspectRank(s.rank, s.host, s.reason) for s in suspects),
+            suspects=suspects,
             rejected=self.rejected,
             receipt_failures=0,
             receipt_time=self.now,

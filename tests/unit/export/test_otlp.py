@@ -10,10 +10,11 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality
 from prometheus_client.parser import text_string_to_metric_families
 
 from health_exporter.catalog import CATALOG, Metric
+from health_exporter.core.standing import Suspect
 from health_exporter.export.otlp import MessageMaker, make_resource, otlp_name
 from health_exporter.export.otlp_sender import encode
 from health_exporter.export.prometheus import MetricsPage
-from health_exporter.snapshot import Snapshot, SuspectRank
+from health_exporter.snapshot import Snapshot
 from tests.unit.export.otlp_sample import ATTEMPT_START, FIRST_START, full_snapshot, full_step
 from tests.unit.export.otlp_translation import Series, prometheus_name, translated
 
@@ -172,7 +173,7 @@ def gone(request: Any) -> set[tuple[str, frozenset[tuple[str, str]]]]:
 def suspects_of(*ranks: int) -> Snapshot:
     snapshot = full_snapshot()
     assert snapshot.whole is not None
-    suspects = tuple(SuspectRank(rank, "h", "dead") for rank in ranks)
+    suspects = tuple(Suspect(rank, "h", "dead") for rank in ranks)
     return snapshot._replace(whole=snapshot.whole._replace(suspects=suspects))
 
 
