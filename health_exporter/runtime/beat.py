@@ -45,6 +45,7 @@ _PROBE_S = 2.0
 """A round's connections take about one second at most, when names are resolved at once."""
 
 _GOODBYE_S = 2.0
+"""A store that answers takes milliseconds; one that hangs must not hold up the end."""
 
 
 class BeatExchange:

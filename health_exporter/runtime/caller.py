@@ -43,7 +43,7 @@ class Caller:
             value, error = self._outcome
         if error is not None:
             raise error
-        return value  # type: ignore[return-value]
+        return value  # type: ignore[return-value]  # of this call: there is one at a time
 
     def close(self, timeout_s: float) -> None:
         """End the thread, if it is not held by a call."""

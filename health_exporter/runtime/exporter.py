@@ -366,7 +366,7 @@ class HealthExporter:
         return self._watch.registered
 
     def scraped(self) -> None:
-        """A scrape has been answered, or a push has arrived."""
+        """A scrape is about to be answered, or a push has arrived."""
         if self._run is not None:
             self._run.receipts.scraped()
 

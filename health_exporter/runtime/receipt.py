@@ -4,9 +4,9 @@
 `state.json` are replaced atomically at every interval and at the end. All writing is done by one
 thread, so that a slow disk never holds up the training thread for long.
 
-`progress.json` holds the bare counters. It is replaced every few seconds and after each scrape, so
-that the counters of the next process go on from at least what a scrape has seen: one that went
-back a little would look like a reset, and `rate()` would count everything again.
+`progress.json` holds the bare counters. It is replaced every few seconds and before each scrape is
+answered, so that the counters of the next process go on from at least what a scrape has seen: one
+that went back a little would look like a reset, and `rate()` would count everything again.
 """
 
 from __future__ import annotations
