@@ -57,13 +57,24 @@ _Rows = list[tuple[str, Beat | None, float]]
 class _Rank:
     """What is known of one rank."""
 
-    __slots__ = ("beat", "changed_at", "dead", "left_at", "outage", "proof", "read_at", "stuck_at")
+    __slots__ = (
+        "beat",
+        "changed_at",
+        "dead",
+        "left_at",
+        "outage",
+        "proof",
+        "read_at",
+        "stuck_at",
+        "waited_at",
+    )
 
     def __init__(self) -> None:
         self.beat: Beat | None = None
         self.changed_at = 0.0  # watched seconds
         self.read_at = 0.0  # rank 0's monotonic seconds of the same moment
         self.stuck_at: float | None = None  # watched seconds at which it was first found stuck
+        self.waited_at = -math.inf  # watched seconds at which others stood still with it
         self.dead = False
         self.left_at = 0.0  # rank 0's monotonic seconds: found dead, or goodbye read
         self.proof: tuple[int, int] | None = None  # pid and beats of a process that is gone
@@ -176,6 +187,7 @@ class RankBoard:
                     known.stuck_at = watched
             else:
                 known.stuck_at = None
+                known.waited_at = -math.inf
             if known.outage is not None or status == "dead":
                 self._update_outage(known, status, now)
         never_came = self._never_came(counts["missing"])
@@ -252,6 +264,13 @@ class RankBoard:
                 continue
             stopped_at = known.read_at - known.beat.still_s
             why = surroundings.explain(known.beat, stopped_at, known.stuck_at or 0.0)
+            # A rank that waited for another's checkpoint goes on a little later than that one, and
+            # is known to a little later still.
+            timeout_s = known.beat.timeout_s
+            if surroundings.first_moved_at <= stopped_at + timeout_s / 2:
+                known.waited_at = self._watched
+            elif why == "alone" and self._watched <= known.waited_at + timeout_s:
+                why = "undecided"
             if why == "alone":
                 known.outage = self._begin("stuck_rank", known.beat, now)
             elif why == "together":

@@ -522,6 +522,29 @@ def test_ranks_that_wait_while_one_writes_the_checkpoint(job: Job):
     assert len(job.begun) == 1  # the checkpoint's own time has run out
 
 
+def pause_for_a_checkpoint_of_rank_0(job: Job) -> None:
+    job.stand_still()
+    job.ranks[0].phase, job.ranks[0].timeout_s = "checkpoint", 1800.0
+    job.run(100)
+    job.ranks[0].phase, job.ranks[0].timeout_s = "", 30.0
+    for rank in job.ranks:
+        rank.standing = rank.rank == 1
+
+
+def test_a_rank_that_goes_on_a_little_later_after_a_checkpoint_of_another(job: Job):
+    pause_for_a_checkpoint_of_rank_0(job)
+    job.run(10)
+    job.ranks[1].standing = False
+    job.run(100)
+    assert (job.begun, job.suspects) == ([], [])
+
+
+def test_a_rank_that_does_not_go_on_after_a_checkpoint_of_another(job: Job):
+    pause_for_a_checkpoint_of_rank_0(job)
+    job.run(50)
+    assert job.accused == [("stuck_rank", 1)]
+
+
 def test_native_code_that_holds_the_lock_for_12_s(job: Job):
     for _ in range(20):
         job.ranks[1].absent = True
