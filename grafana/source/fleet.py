@@ -29,7 +29,8 @@ def _figures() -> list[Any]:
     figures = [
         (
             "Runs training",
-            "Runs that take steps now. As many as you expect is good.",
+            "Runs whose state is running, also while they stand still. As many as you expect is "
+            "good.",
             _count(f'max by (run) (training_health_run_state{{{OWN},state="running"}} == 1)'),
             {},
         ),
@@ -60,8 +61,8 @@ def _figures() -> list[Any]:
         (
             "Ranks dead or stuck",
             "0 is good. Their runs stand first in the table below.",
-            f'sum(max by (run, status) (training_health_ranks{{{OWN},status="stuck"}}'
-            f" or on (run) run:training_health_dead:count{{{TOLD}}})) or vector(0)",
+            f'(sum(max by (run) (training_health_ranks{{{OWN},status="stuck"}})) or vector(0))'
+            f" + (sum(run:training_health_dead:count{{{TOLD}}}) or vector(0))",
             {1.0: panel.RED},
         ),
     ]

@@ -171,12 +171,17 @@ def render(
     return content
 
 
-def row(title: str, y: int) -> Any:
-    """A heading across the dashboard."""
-    return builder.Row(title).grid_pos(dashboard.GridPos(x=0, y=y, w=24, h=1))
+def row(title: str, y: int, folded: Sequence[Any] = ()) -> Any:
+    """A heading across the dashboard. `folded`: panels that are asked for when it is unfolded."""
+    heading = builder.Row(title).grid_pos(dashboard.GridPos(x=0, y=y, w=24, h=1))
+    heading = heading.collapsed(bool(folded))
+    for each in folded:
+        heading = heading.with_panel(each)
+    return heading
 
 
 def _numbered(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for number, each in enumerate(panels, 1):
+    below = [inner for each in panels for inner in each.get("panels", [])]
+    for number, each in enumerate([*panels, *below], 1):
         each["id"] = number
     return panels

@@ -124,8 +124,9 @@ def timeline_panel(
     *,
     empty: str,
     rows: int,
+    points: int = 200,
 ) -> Any:
-    """States over time, at most `rows` of them on a page."""
+    """States at most `points` times, at most `rows` of them on a page."""
     return (
         framed(statetimeline.Panel(), title, description, place, "none", empty)
         .targets(targets(queries, form=PromQueryFormat.TIME_SERIES))
@@ -138,6 +139,7 @@ def timeline_panel(
         .fill_opacity(80)
         .line_width(0)
         .per_page(rows)
+        .max_data_points(points)
         .legend(
             common_builder.VizLegendOptions()
             .show_legend(False)

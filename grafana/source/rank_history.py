@@ -64,7 +64,7 @@ def over_time(y: int) -> list[Any]:
             ],
             unit="percentunit",
             empty="The trainer marks no phases",
-            points=60,
+            points=30,
             styles={
                 **{
                     f"/^{phase}/": {"color": fixed(colour)}
@@ -129,5 +129,6 @@ def chosen(y: int) -> list[Any]:
             ],
             empty="No rank in this time",
             rows=20,
+            points=60,
         ),
     ]

@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from grafana.source.query import LAST_KNOWN, RUN
+from grafana.source.query import LAST_KNOWN, RUN, TOLD
 
 OWN = f'{RUN},rank=~"$rank"'
 """Matchers of the chosen ranks."""
 HEARTBEAT = "training_health_rank_heartbeat_timestamp_seconds"
-_BY = "on (job, instance, run, rank) group_left"
 
-# Ranks of this attempt on the chosen hosts, with what rank_info says of them. A rank that was there
-# before the attempt began, and is not since, has scaled away. A minute's grace: ranks start before
-# rank 0, and make progress only later.
+# Ranks of this attempt: one that was there before it began, and is not since, has scaled away. A
+# minute's grace, since ranks start before rank 0, and make progress only later.
 _START = f"training_health_run_start_timestamp_seconds{{{RUN}}}"
 _BEGAN = f"scalar(max(last_over_time({_START}[{LAST_KNOWN}]))) - 60"
+_INFO = f'training_health_rank_info{{{OWN},host=~"$host"}}'
+
+# Of 16,384 ranks a selection by `and` costs half of a join. So: select, take the few at the top,
+# and only then join what else is known of them.
+_BEATS = f"last_over_time({HEARTBEAT}{{{OWN}}}[{LAST_KNOWN}])"
+_CHOSEN = f"({_BEATS} and on (job, instance, run, rank) last_over_time({_INFO}[{LAST_KNOWN}]))"
+BEATS = f"(max by (run, rank) ({_CHOSEN}) >= {_BEGAN})"
+"""Time of the last progress of each rank on the chosen hosts, by run and rank."""
 
 
-def _of_hosts(expr: str, labels: str = "host") -> str:
-    info = f'last_over_time(training_health_rank_info{{{OWN},host=~"$host"}}[{LAST_KNOWN}])'
-    return f"{expr} * {_BY} ({labels}) {info}"
-
-
-def age(labels: str, info: str = "host") -> str:
-    """Seconds since each rank's last progress."""
-    last = f"last_over_time({HEARTBEAT}{{{OWN}}}[{LAST_KNOWN}])"
-    ages = _of_hosts(f"(time() - ({last} >= {_BEGAN}))", info)
-    return f"min by ({labels}) ({ages})"
-
-
-def phase_seconds(window: str) -> str:
-    """Seconds of a step that each rank spends in each phase."""
-    rate = _of_hosts(f"rate(training_health_rank_phase_seconds_total{{{OWN}}}[{window}])")
-    steps = f"scalar(sum(rate(training_health_steps_total{{{RUN}}}[{window}])) > 0)"
-    return f"sum by (rank, host, phase) ({rate}) / {steps}"
+def with_info(few: str, labels: str) -> str:
+    """Some ranks, by run and rank, with labels of their rank_info."""
+    info = f"max by (run, rank, {labels}) (last_over_time({_INFO}[{LAST_KNOWN}]))"
+    return f"({few}) * on (run, rank) group_right () {info}"
 
 
 def excess(window: str) -> str:
     """Seconds of a step by which each rank is above the median of all ranks, in each phase.
 
-    Only from a twentieth of a step on, all phases of the median together: less is noise.
+    Only from a twentieth of a step on: less is noise.
     """
-    own = phase_seconds(window)
-    median = f"quantile by (phase) (0.5, {own})"
-    return f"({own} - on (phase) group_left () {median}) > 0.05 * scalar(sum({median}))"
+    phases = f"rate(training_health_rank_phase_seconds_total{{{OWN}}}[{window}])"
+    steps = f"scalar(sum(rate(training_health_steps_total{{{RUN}}}[{window}])) > 0)"
+    above = f"{phases} - on (phase) group_left () quantile by (phase) (0.5, {phases})"
+    noise = f"0.05 * scalar(max(run:training_health_step_duration:seconds{{{TOLD}}}))"
+    found = f"(({above}) / {steps} > {noise}) * on (job, instance, run, rank) group_left (host)"
+    return f"max by (rank, host, phase) ({found} {_INFO})"
 
 
 def share_of_allowed(labels: str) -> str:

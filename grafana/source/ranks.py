@@ -10,13 +10,13 @@ from grafana.source import frame, panel, query, rank_history, shown
 from grafana.source.panel import Query
 from grafana.source.query import RUN, TOLD
 from grafana.source.rank_query import (
+    BEATS,
     HEARTBEAT,
     OWN,
-    age,
     behind,
     excess,
-    phase_seconds,
     share_of_allowed,
+    with_info,
 )
 from grafana.source.table import Column, table_panel
 
@@ -31,7 +31,7 @@ def _first_screen() -> list[Any]:
             "Longest without progress",
             "Of all ranks, now. A step's time or two is good, or a checkpoint's.",
             (12, 0, 4, 3),
-            [Query(expr=f"max({age('rank')})", legend="longest", instant=True)],
+            [Query(expr=f"time() - min({BEATS})", legend="longest", instant=True)],
             unit="s",
             decimals=0,
             size=26,
@@ -63,7 +63,8 @@ def _first_screen() -> list[Any]:
         _suspects((0, 3, 10, 8)),
         _slow((10, 3, 14, 8)),
         _ranks((0, 11, 14, 10)),
-        _hosts((14, 11, 10, 10)),
+        _hosts((14, 11, 10, 5)),
+        _slow_hosts((14, 16, 10, 5)),
     ]
 
 
@@ -140,7 +141,6 @@ def _suspects(place: panel.Place) -> Any:
 
 
 def _slow(place: panel.Place) -> Any:
-    own = phase_seconds(VALUES["speed_range"])
     worst = f"topk(20, {excess(VALUES['speed_range'])})"
     return table_panel(
         "Slowest ranks by phase",
@@ -149,13 +149,12 @@ def _slow(place: panel.Place) -> Any:
         "rank far above in data or forward is the one that the others wait for; they themselves "
         "wait in backward. The same host throughout: look at the host.",
         place,
-        [Query(expr=worst), Query(expr=f"{own} and on (rank, phase) ({worst})")],
+        [Query(expr=worst)],
         [
             Column(source="rank", title="Rank", width=80, link=_this_rank()),
             Column(source="host", title="Host"),
             Column(source="phase", title="Phase", width=110),
-            Column(source="Value #B", title="Time a step", width=110, unit="s"),
-            Column(source="Value #A", title="Above the median", width=140, unit="s"),
+            Column(source="Value", title="Above the median", width=140, unit="s"),
         ],
         empty="No rank is slower than the others, or the trainer marks no phases",
         sort=("Above the median", True),
@@ -167,12 +166,9 @@ def _this_rank() -> str:
 
 
 def _ranks(place: panel.Place) -> Any:
-    ages = age("rank, host, local_rank", "host, local_rank")
-    oldest = f"topk(50, {ages})"
+    oldest = f"bottomk(50, {BEATS})"
     step = query.latest("training_health_rank_step", OWN)
     allowed = query.latest("training_health_rank_timeout_seconds", OWN)
-    state = f"last_over_time(training_health_rank_state{{{OWN}}}[{query.LAST_KNOWN}])"
-    states = f"max by (rank, state) ({state} == 1)"
     return table_panel(
         "Ranks, longest without progress first",
         "At most 50; choose host or rank above for others. All ages below what is allowed, and "
@@ -180,33 +176,15 @@ def _ranks(place: panel.Place) -> Any:
         "at.",
         place,
         [
-            Query(expr=oldest),
-            Query(expr=f"{allowed} and on (rank) ({oldest})"),
-            Query(
-                expr=query.total(
-                    f"{step} and on (rank) ({oldest})", f"max by (rank) ({oldest})", "rank"
-                )
-            ),
-            Query(
-                expr=query.total(
-                    f"{behind(step)} and on (rank) ({oldest})",
-                    f"max by (rank) ({oldest})",
-                    "rank",
-                )
-            ),
-            Query(expr=f"{states} and on (rank) ({oldest})"),
+            Query(expr=with_info(f"time() - {oldest}", "host, local_rank")),
+            Query(expr=f"{allowed} and on (rank) {oldest}"),
+            Query(expr=f"{step} and on (rank) {oldest}"),
+            Query(expr=f"{behind(step)} and on (rank) {oldest}"),
         ],
         [
             Column(source="rank", title="Rank", width=80, link=_this_rank()),
             Column(source="host", title="Host"),
             Column(source="local_rank", title="Local", width=60),
-            Column(
-                source="state",
-                title="State",
-                width=100,
-                mappings=[shown.RANK_STATE],
-                coloured="text",
-            ),
             Column(source="Value #A", title="Last progress", width=110, unit="s", decimals=0),
             Column(source="Value #B", title="Allowed", width=85, unit="s", decimals=0),
             Column(
@@ -222,41 +200,49 @@ def _ranks(place: panel.Place) -> Any:
 
 
 def _hosts(place: panel.Place) -> Any:
-    ages = age("rank, host")
-    oldest = f"max by (host) ({ages})"
-    slow = f"max by (host) ({excess(VALUES['speed_range'])})"
-    worst = f"topk(25, {oldest}) or on (host) ({oldest} and on (host) topk(25, {slow}))"
+    ages = f"max by (host) ({with_info(f'time() - {BEATS}', 'host')})"
+    worst = f"topk(50, {ages})"
     suspects = f"count by (host) ({query.suspects(RUN, TOLD)})"
     return table_panel(
-        "Hosts, slowest first",
-        "The 25 slowest, and the 25 longest without progress. No suspects, and none above the "
-        "median, is good. A host of which all ranks are suspects has failed itself; one whose "
-        "ranks are all above the median is slow itself: a hot accelerator, a bad link, a "
-        "neighbour.",
+        "Hosts, longest without progress first",
+        "At most 50. No suspects is good. A host of which all ranks are suspects has failed "
+        "itself.",
         place,
-        [
-            Query(expr=worst),
-            Query(expr=f"count by (host) ({ages}) and on (host) ({worst})"),
-            Query(expr=query.total(f"{suspects} and on (host) ({worst})", worst, "host")),
-            Query(expr=query.total(f"{slow} and on (host) ({worst})", worst, "host")),
-        ],
+        [Query(expr=worst), Query(expr=query.total(f"topk(64, {suspects})", worst, "host"))],
         [
             Column(source="host", title="Host", link=_this_host()),
-            Column(source="Value #B", title="Ranks", width=65, decimals=0),
             Column(
-                source="Value #C",
+                source="Value #B",
                 title="Suspects",
-                width=80,
+                width=85,
                 decimals=0,
                 empty="none",
                 coloured="text",
                 thresholds={1: panel.RED},
             ),
             Column(source="Value #A", title="Last progress", width=110, unit="s", decimals=0),
-            Column(source="Value #D", title="Above the median", width=135, unit="s", empty="–"),
         ],
         empty=f"No rank in the last {query.LAST_KNOWN}",
-        sort=("Above the median", True),
+        sort=("Last progress", True),
+    )
+
+
+def _slow_hosts(place: panel.Place) -> Any:
+    slow = excess(VALUES["speed_range"])
+    return table_panel(
+        "Hosts with slow ranks",
+        "None is good. Otherwise how many of a host's ranks are above the median in a phase, by a "
+        "twentieth of a step or more. All of them: it is the host that is slow, a hot accelerator, "
+        "a bad link, a neighbour.",
+        place,
+        [Query(expr=f"topk(50, count by (host, phase) ({slow}))")],
+        [
+            Column(source="host", title="Host", link=_this_host()),
+            Column(source="phase", title="Phase", width=110),
+            Column(source="Value", title="Slow ranks", width=100, decimals=0),
+        ],
+        empty="No host is slower than the others",
+        sort=("Slow ranks", True),
     )
 
 
@@ -287,7 +273,6 @@ def build() -> dict[str, Any]:
             *_first_screen(),
             frame.row("Over time", 21),
             *rank_history.over_time(22),
-            frame.row("Chosen ranks", 40),
-            *rank_history.chosen(41),
+            frame.row("Chosen ranks", 40, rank_history.chosen(41)),
         ],
     )

@@ -159,6 +159,18 @@ def test_which_rank_names_the_dead_one_and_its_host(sick):
     assert labels["host"]
 
 
+@pytest.mark.parametrize(
+    ("title", "number"),
+    [("Ranks dead or stuck", 1), ("Runs training", 2), ("Runs in trouble", 1), ("Alert rules", 1)],
+)
+def test_the_fleets_figures_count_what_there_is(sick, title, number):
+    [query] = of_panel("fleet", title)
+
+    [(_, values)] = answer(sick, query)
+
+    assert values == [number]
+
+
 def test_the_slowest_rank_is_found_in_the_phase_in_which_it_is_slow(sick):
     worst = of_panel("ranks", "Slowest ranks by phase")[0]
 

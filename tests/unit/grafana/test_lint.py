@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.unit.grafana.dashboard_file import NAMES, load, panels
+from tests.unit.grafana.dashboard_file import NAMES, everything, load, panels
 
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Of Grafana's units, those that have a use here.
@@ -181,7 +181,7 @@ def test_queries_of_a_panel_have_names_of_their_own(name):
 
 @every_dashboard
 def test_ids_are_unique(name):
-    ids = [panel["id"] for panel in load(name)["panels"]]
+    ids = [panel["id"] for panel in everything(load(name))]
 
     assert all(isinstance(each, int) and each > 0 for each in ids)
     assert len(ids) == len(set(ids))
@@ -189,22 +189,20 @@ def test_ids_are_unique(name):
 
 @every_dashboard
 def test_no_panel_lies_upon_another_or_outside_the_grid(name):
-    everything = load(name)["panels"]
-    for panel in everything:
+    found = everything(load(name))
+    for panel in found:
         place = panel["gridPos"]
         assert place["x"] >= 0
         assert place["y"] >= 0
         assert place["x"] + place["w"] <= 24, panel["title"]
-    for a, b in combinations(everything, 2):
+    for a, b in combinations(found, 2):
         assert not overlap(a["gridPos"], b["gridPos"]), (a["title"], b["title"])
 
 
 @every_dashboard
 def test_no_row_of_the_grid_is_empty(name):
-    everything = load(name)["panels"]
-    filled = {
-        panel["gridPos"]["y"] + i for panel in everything for i in range(panel["gridPos"]["h"])
-    }
+    found = everything(load(name))
+    filled = {panel["gridPos"]["y"] + i for panel in found for i in range(panel["gridPos"]["h"])}
 
     assert filled == set(range(max(filled) + 1))
 
@@ -280,4 +278,5 @@ def test_no_panel_has_a_line_for_each_rank_unless_they_are_counted(name):
 def test_tables_of_ranks_and_hosts_are_bounded(name):
     for panel in panels(load(name)):
         if panel["type"] == "table" and re.search("(?i)ranks|hosts", panel["title"]):
-            assert all("topk(" in target["expr"] for target in panel["targets"]), panel["title"]
+            for target in panel["targets"]:
+                assert re.search(r"\b(topk|bottomk)\(", target["expr"]), panel["title"]

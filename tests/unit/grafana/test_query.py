@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import promql_parser
 import pytest
@@ -26,7 +27,7 @@ COUNTERS = {metric.name for metric in CATALOG if metric.kind == "counter"}
 HISTOGRAMS = {metric.name for metric in CATALOG if metric.kind == "histogram"}
 BUCKETS = {f"{name}{part}" for name in HISTOGRAMS for part in ("_bucket", "_sum", "_count")}
 ALERT_SERIES = {"ALERTS", "ALERTS_FOR_STATE"}
-RATE_RANGE = re.compile(r"(?:rate|increase)\([^\[\]]*\[([^\]]+)\]")
+GRAFANAS_INTERVAL = timedelta(seconds=61)  # see MACROS
 
 
 @pytest.fixture(scope="module", name="queries")
@@ -104,14 +105,15 @@ def test_counters_are_asked_for_their_rate_or_for_the_whole_runs_total_now(queri
 def test_rates_over_time_have_grafanas_interval(queries):
     for each in queries:
         if not each.instant:
-            for found in RATE_RANGE.findall(each.text):
-                assert found == "$__rate_interval", each.place
+            for over in rates(each.parsed):
+                assert over.range == GRAFANAS_INTERVAL, each.place
 
 
 def test_rates_of_now_have_grafanas_interval_or_that_of_a_rule(queries):
-    allowed = {"$__rate_interval", *(values()[name] for name in ("speed_range", "receipt_range"))}
+    minutes = (values()[name].removesuffix("m") for name in ("speed_range", "receipt_range"))
+    allowed = {GRAFANAS_INTERVAL, *(timedelta(minutes=int(number)) for number in minutes)}
     for each in queries:
-        assert set(RATE_RANGE.findall(each.text)) <= allowed, each.place
+        assert {over.range for over in rates(each.parsed)} <= allowed, each.place
 
 
 def test_rates_are_of_counters_and_taken_before_anything_is_added(queries):
