@@ -7,13 +7,17 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from health_exporter.errors import ReceiptError
 from health_exporter.runtime.probe import ENDED, process_status
-from health_exporter.runtime.report import REPORT_SCHEMA_VERSION, parse_iso_time, verdict
+from health_exporter.runtime.report import (
+    REPORT_SCHEMA_VERSION,
+    iso_time,
+    parse_iso_time,
+    verdict,
+)
 from health_exporter.runtime.saved import read_events, read_progress
 from health_exporter.snapshot import TERMINAL_STATES
 
@@ -58,9 +62,7 @@ def _complete(receipt: dict[str, Any], file: Path, now: float | None) -> dict[st
     if receipt["status"] not in TERMINAL_STATES and _is_gone(receipt, last_sign, now):
         receipt["status"] = "lost"
         receipt["ended_at"] = None
-    receipt["last_sign_at"] = (
-        datetime.fromtimestamp(last_sign).astimezone().isoformat("T", "seconds")
-    )
+    receipt["last_sign_at"] = iso_time(last_sign)
     receipt["path"] = str(file)
     receipt.update(verdict(receipt["status"], receipt))
     return receipt
