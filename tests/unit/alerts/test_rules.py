@@ -95,7 +95,7 @@ def test_every_alert_in_the_tests_is_in_the_rules() -> None:
         match
         for test in TESTS
         for case in test.get("promql_expr_test", ())
-        for sample in case["exp_samples"]
+        for sample in case.get("exp_samples", ())
         for match in re.findall(r'alertname="(\w+)"', sample["labels"])
     }
 
@@ -108,6 +108,29 @@ def test_every_expected_alert_names_all_labels_and_annotations() -> None:
             rule = ALERTING[case["alertname"]]
             assert set(expected["exp_labels"]) - {"run"} == set(rule["labels"])
             assert set(expected["exp_annotations"]) == set(rule["annotations"])
+
+
+def test_every_group_says_what_fires_in_it_and_that_nothing_else_does() -> None:
+    """A group of series without a question passes whatever the rules are."""
+    for test in TESTS:
+        ever = [
+            query
+            for query in test.get("promql_expr_test", ())
+            if re.fullmatch(
+                r"group by \(alertname, run\) \(last_over_time\(ALERTS.*\[1d\]\)\)", query["expr"]
+            )
+        ]
+        assert len(ever) == 1, test["name"]
+        fired = {
+            case["alertname"] for case in test.get("alert_rule_test", ()) if case.get("exp_alerts")
+        }
+        listed = {
+            re.findall(r'alertname="(\w+)"', sample["labels"])[0]
+            for sample in ever[0].get("exp_samples") or ()
+        }
+        assert fired - {"TrainingHealthWatchdog"} <= listed, test["name"]
+        if "quiet" in test["name"]:
+            assert not listed, test["name"]
 
 
 def test_tests_have_names_of_their_own() -> None:
