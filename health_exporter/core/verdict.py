@@ -292,7 +292,9 @@ class RankBoard:
                 n_missing += 1
             elif status == "alive" and rank not in silent:
                 # One that has not done a step yet has not gone on without the others: it has come.
-                moved_at = known.read_at - beat.still_s if beat.step >= 0 else -math.inf
+                # Nor has one whose progress is within an evaluation of its own.
+                goes_on = beat.step >= 0 and beat.phase not in _SLOW_PHASES
+                moved_at = known.read_at - beat.still_s if goes_on else -math.inf
                 first_moved_at = min(first_moved_at, moved_at)
             elif status == "dead" or beat.state in _LEFT:
                 left_at = max(left_at, known.left_at)

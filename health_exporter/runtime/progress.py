@@ -126,12 +126,9 @@ class Progress:
 
     @property
     def current_phase(self) -> str:
-        """The innermost phase that is marked now; "" outside of any."""
-        stack = self._stack
-        try:
-            return stack[-1][0]
-        except IndexError:  # another thread may empty it between a check and the read
-            return ""
+        """The phase that is marked now: a pause, else the innermost; "" outside of any."""
+        names = [name for name, _ in tuple(self._stack)]
+        return next((name for name in names if name in _PAUSES), names[-1] if names else "")
 
     @property
     def still_s(self) -> float:

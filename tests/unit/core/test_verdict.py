@@ -522,6 +522,14 @@ def test_ranks_that_wait_while_one_writes_the_checkpoint(job: Job):
     assert len(job.begun) == 1  # the checkpoint's own time has run out
 
 
+def test_ranks_that_wait_while_one_makes_progress_in_an_evaluation(job: Job):
+    job.stand_still()
+    job.ranks[0].standing = False
+    job.ranks[0].phase, job.ranks[0].timeout_s = "eval", 1800.0
+    job.run(600)
+    assert (job.begun, job.suspects) == ([], [])
+
+
 def pause_for_a_checkpoint_of_rank_0(job: Job) -> None:
     job.stand_still()
     job.ranks[0].phase, job.ranks[0].timeout_s = "checkpoint", 1800.0

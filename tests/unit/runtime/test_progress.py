@@ -196,3 +196,11 @@ def test_a_timeout_that_was_set_holds_from_the_first_step():
 def test_an_unknown_phase_is_an_error():
     with pytest.raises(ValueError, match=r"data, forward.*got 'dta'"):
         Trainer().progress.phase("dta")
+
+
+def test_what_is_marked_within_a_pause_is_the_pause_to_others():
+    progress = Progress(Settings(run="r"))
+    with progress.phase("eval"), progress.phase("data"):
+        assert progress.current_phase == "eval"
+    with progress.phase("forward"), progress.phase("data"):
+        assert progress.current_phase == "data"
