@@ -192,6 +192,8 @@ class RankBoard:
                 self._update_outage(known, status, now)
         never_came = self._never_came(counts["missing"])
         waiting = self._accuse(stuck, rows, now) if stuck else False
+        if stuck and any(s == "alive" and b and b.phase in _SLOW_PHASES for s, b, _ in rows):
+            self._excuse(counts, rows)
         if self._standstill is not None and not stuck:
             ending = "recovered" if counts["alive"] else "died" if counts["dead"] else "goodbye"
             self._ended.append(_ended(self._standstill, now, ending))
@@ -280,6 +282,19 @@ class RankBoard:
         if together and not undecided and not blamed:
             self._blame(together, now)
         return waiting
+
+    def _excuse(self, counts: dict[str, int], rows: _Rows) -> None:
+        """Ranks that wait while another is in a checkpoint or an evaluation live: it may be long.
+
+        Their own timeouts do not know of it, where only that one has marked the phase.
+        """
+        for rank, (known, (status, beat, silent_s)) in enumerate(
+            zip(self._ranks, tuple(rows), strict=True)
+        ):
+            if status == "stuck" and known.outage is None:
+                counts["stuck"] -= 1
+                counts["alive"] += 1
+                rows[rank] = ("alive", beat, silent_s)
 
     def _surroundings(self, rows: _Rows) -> Surroundings:
         """What the ranks that stand still may be waiting for."""

@@ -522,6 +522,15 @@ def test_ranks_that_wait_while_one_writes_the_checkpoint(job: Job):
     assert len(job.begun) == 1  # the checkpoint's own time has run out
 
 
+def test_ranks_that_wait_for_a_checkpoint_of_another_count_as_alive(job: Job):
+    job.ranks[0].phase, job.ranks[0].timeout_s = "checkpoint", 1800.0
+    job.stand_still()
+    job.run(600)
+    assert job.counts == {"alive": 4}
+    job.run(1800)
+    assert job.counts == {"stuck": 4}
+
+
 def test_ranks_that_wait_while_one_makes_progress_in_an_evaluation(job: Job):
     job.stand_still()
     job.ranks[0].standing = False
