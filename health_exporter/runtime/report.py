@@ -24,7 +24,7 @@ def verdict(status: str, report: Mapping[str, Any]) -> dict[str, Any]:
     It is not healthy if it failed or was lost, had an anomaly of `GRAVE_KINDS`, or a rank failed.
     """
     kinds = report["anomalies_by_kind"]
-    reasons = [f"the run {status}"] if status in ("failed", "lost") else []
+    reasons = {"failed": ["the run failed"], "lost": ["the run was lost"]}.get(status, [])
     reasons += [f"{kind} x {kinds[kind]}" for kind in GRAVE_KINDS if kinds.get(kind)]
     # Rank 0's own end is the run's.
     reasons += [

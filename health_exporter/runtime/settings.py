@@ -7,6 +7,7 @@ wins over a key in the YAML file that `HEALTH_EXPORTER_CONFIG` names.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -18,6 +19,9 @@ from health_exporter.errors import SettingsError
 
 PREFIX = "HEALTH_EXPORTER_"
 _CONFIG = PREFIX + "CONFIG"
+_OF_KUBERNETES = re.compile(PREFIX + r"(SERVICE_(HOST|PORT(_.*)?)|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+"""Kubernetes sets these in every container, and HEALTH_EXPORTER_PORT to tcp://..., where a Service
+named health-exporter exists; they are no settings."""
 
 DEFAULT_PORT = 19400
 """Of `port`, which has its reason; service discovery and the demo have the same."""
@@ -172,6 +176,7 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
         name.removeprefix(PREFIX).lower(): value
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and name != _CONFIG and value  # templates leave empty ones
+        if not (_OF_KUBERNETES.fullmatch(name) or value.startswith(("tcp://", "udp://")))
     }
 
 

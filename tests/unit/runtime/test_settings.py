@@ -254,3 +254,16 @@ def test_settings_do_not_change():
 
 def test_other_variables_are_not_read():
     assert resolve({"HEALTH_EXPORTERRUN": "x", "RUN": "y"}, run="r") == Settings(run="r")
+
+
+def test_what_kubernetes_sets_for_a_service_of_the_same_name_is_no_setting():
+    environ = {
+        "HEALTH_EXPORTER_PORT": "tcp://10.0.0.7:19400",
+        "HEALTH_EXPORTER_SERVICE_HOST": "10.0.0.7",
+        "HEALTH_EXPORTER_SERVICE_PORT": "19400",
+        "HEALTH_EXPORTER_SERVICE_PORT_METRICS": "19400",
+        "HEALTH_EXPORTER_PORT_19400_TCP": "tcp://10.0.0.7:19400",
+        "HEALTH_EXPORTER_PORT_19400_TCP_ADDR": "10.0.0.7",
+        "HEALTH_EXPORTER_RUN": "r",
+    }
+    assert Settings.resolve({}, environ) == Settings(run="r")
