@@ -239,9 +239,12 @@ class HealthExporter:
             reason = "type"
         else:
             reason = "value" if isinstance(error, ValueError) else "internal"
+        self._count_refusal(reason)
+        self._complaints.warn(reason, "observation refused", error, trace=reason == "internal")
+
+    def _count_refusal(self, reason: str) -> None:
         if self._run is not None:
             self._run.rejected[reason] += 1
-        self._complaints.warn(reason, "observation refused", error, trace=reason == "internal")
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Mark what the training thread is doing, as a context manager; marks may be nested.
@@ -258,6 +261,7 @@ class HealthExporter:
         try:
             return self._progress.phase(name)
         except ValueError as error:
+            self._count_refusal("value")
             self._complaints.warn("phase", "phase not marked", error)
             if self.settings.strict:
                 raise
@@ -287,6 +291,7 @@ class HealthExporter:
             try:
                 self._run.load_state_dict(state_dict)
             except StateError as error:
+                self._count_refusal("value")
                 self._complaints.warn("state", "state_dict not loaded", error)
                 if self.settings.strict:
                     raise

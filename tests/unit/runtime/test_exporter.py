@@ -362,6 +362,7 @@ def test_an_unknown_phase_is_no_phase(
 
     assert entered
     assert "phase must be one of" in caplog.text
+    assert exporter.report()["rejected_observations"]["value"] == 1
     with pytest.raises(ValueError, match="phase must be"):
         make(strict=True, run="s").phase(name)
 
@@ -389,6 +390,7 @@ def test_a_state_that_cannot_be_used_is_logged(
 
     assert exporter.monitor.run.n_steps == 2
     assert bool(wrong) == ("state_dict not loaded" in caplog.text)
+    assert exporter.report()["rejected_observations"]["value"] == bool(wrong)
 
 
 def test_a_state_travels_through_json_and_torch(make: MakeExporter, tmp_path: Path):
