@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,13 @@ def _clean_session() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         _clean(patch)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _mind_interrupts() -> None:
+    """A shell starts background jobs with SIGINT ignored, and their children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
