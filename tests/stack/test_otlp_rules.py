@@ -19,7 +19,7 @@ LONG = {"memory"}  # twelve hours of samples: half a minute of work, and little 
 SAID_BY_THE_RANK = re.compile(r"series: training_health_(suspect_rank|rank_exception_info)\{")
 
 
-def as_pushed(case: str) -> str:
+def as_pushed(case: str, *, all_that_fires: bool) -> str:
     lines = []
     said = False
     for line in case.splitlines():
@@ -28,32 +28,45 @@ def as_pushed(case: str) -> str:
         if not said:
             line = re.sub(r"\bstale\b", "_", line)
         lines.append(re.sub(r'(job(?:=|: ))"?training"?', r'\1"health_exporter/trainer"', line))
-    # What may fire besides in the same time is said of scraped series only: where a series ends in
-    # silence instead of a mark, a rule that looks back may see it for longer.
     cases = yaml.safe_load("\n".join(lines) + "\n")
     for group in cases["tests"]:
-        group.pop("promql_expr_test", None)
+        if not all_that_fires:
+            group.pop("promql_expr_test", None)
     return str(yaml.safe_dump(cases, sort_keys=False))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool on PATH")
-@pytest.mark.parametrize(
-    "case",
-    [path for path in sorted((ALERTS / "tests").glob("*.yml")) if path.stem not in LONG],
-    ids=lambda path: path.stem,
-)
-def test_rules_need_no_scrape(case: Path, tmp_path: Path):
-    shutil.copytree(ALERTS / "rules", tmp_path / "rules")
-    (tmp_path / "tests").mkdir()
-    pushed = as_pushed(case.read_text())
+CASES = [path for path in sorted((ALERTS / "tests").glob("*.yml")) if path.stem not in LONG]
+
+# Open: in these cases alerts fire on pushed series that the same case does not raise on scraped ones.
+FIRE_MORE = {"dead", "failed", "innocent", "memory_failed", "missing", "terminated", "unreachable"}
+
+
+def assert_holds(case: Path, folder: Path, *, all_that_fires: bool) -> None:
+    shutil.copytree(ALERTS / "rules", folder / "rules")
+    (folder / "tests").mkdir()
+    pushed = as_pushed(case.read_text(), all_that_fires=all_that_fires)
     assert '"training"' not in pushed
-    (tmp_path / "tests" / case.name).write_text(pushed)
+    (folder / "tests" / case.name).write_text(pushed)
     done = subprocess.run(
         ["promtool", "test", "rules", case.name],
-        cwd=tmp_path / "tests",
+        cwd=folder / "tests",
         capture_output=True,
         text=True,
         timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_rules_need_no_scrape(case: Path, tmp_path: Path):
+    assert_holds(case, tmp_path, all_that_fires=False)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_nothing_else_fires_on_pushed_series(
+    case: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    if case.stem in FIRE_MORE:
+        request.applymarker(pytest.mark.xfail(reason="fires more on pushed series"))
+    assert_holds(case, tmp_path, all_that_fires=True)
