@@ -37,7 +37,7 @@ def as_pushed(case: str, *, all_that_fires: bool) -> str:
 
 CASES = [path for path in sorted((ALERTS / "tests").glob("*.yml")) if path.stem not in LONG]
 
-# Open: in these cases alerts fire on pushed series that the same case does not raise on scraped ones.
+# Open: in these cases alerts fire on pushed series that scraped ones do not raise.
 FIRE_MORE = {"dead", "failed", "innocent", "memory_failed", "missing", "terminated", "unreachable"}
 
 
