@@ -18,7 +18,7 @@ _KEPT_OUTAGES = 1_000  # newest; a run that lost more ranks than that reads the 
 
 
 @dataclass(slots=True)
-class Outage:
+class StepOutage:
     """One silence of one rank.
 
     Args:
@@ -50,11 +50,11 @@ class StepLiveness:
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
-        self.outages: deque[Outage] = deque(maxlen=_KEPT_OUTAGES)
+        self.outages: deque[StepOutage] = deque(maxlen=_KEPT_OUTAGES)
         self.n_outages = 0
         self._last_seen: dict[str, int] = {}
         self._newest = -1
-        self._flagged: dict[str, Outage] = {}
+        self._flagged: dict[str, StepOutage] = {}
 
     def begin_attempt(self) -> None:
         """Forget who was seen: a rank that does not come back was scaled away, it is not dead."""
@@ -97,7 +97,7 @@ class StepLiveness:
         found = []
         for rank, last in self._last_seen.items():
             if last < silent_since and rank not in self._flagged:
-                outage = Outage(rank, last, now)
+                outage = StepOutage(rank, last, now)
                 self._flagged[rank] = outage
                 self.outages.append(outage)
                 self.n_outages += 1
@@ -122,8 +122,8 @@ class StepLiveness:
         self._flagged = {o.rank: o for o in loaded if o.recovered_at_step is None}
 
 
-def _outage(fields: Mapping[str, Any]) -> Outage:
-    outage = Outage(**fields)
+def _outage(fields: Mapping[str, Any]) -> StepOutage:
+    outage = StepOutage(**fields)
     if not isinstance(outage.rank, str):
         raise TypeError(f"rank must be a string, got {outage.rank!r}")
     argument.integer(outage.last_step, "last_step", minimum=0)
