@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from health_exporter.runtime.atomic_file import replacing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,9 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write it, so that at any moment either the old file or the new one is there, whole."""
-        partial = path.with_suffix(".partial")
         fields = {name: getattr(self, name) for name in self.__slots__}
-        with partial.open("wb") as file:
+        with replacing(path, sync=True) as file:
             torch.save(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:

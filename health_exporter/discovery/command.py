@@ -13,6 +13,7 @@ from pathlib import Path
 
 from health_exporter.discovery.host import expand_nodelist, parse_hostfile
 from health_exporter.errors import ReceiptError, SettingsError
+from health_exporter.runtime.atomic_file import replacing
 from health_exporter.runtime.registration import read_registered, registered_targets
 from health_exporter.runtime.settings import DEFAULT_PORT, Settings
 from health_exporter.runtime.target import Target, join_address, render
@@ -209,18 +210,11 @@ def _update(out: Path, text: str) -> None:
     Raises:
         SettingsError: It cannot be written; it is as it was then.
     """
-    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")  # of one's own: two may write at once
     try:
         if out.exists() and out.read_bytes() == text.encode():
             return
-        try:
-            with draft.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())  # before the rename, or a power cut leaves an empty file
-            draft.replace(out)
-        finally:
-            draft.unlink(missing_ok=True)
+        with replacing(out, shared=True, sync=True) as file:
+            file.write(text.encode())
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise SettingsError([f"--out {str(out)!r} cannot be written: {reason}"]) from error

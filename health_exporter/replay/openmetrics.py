@@ -7,13 +7,12 @@ that the dashboards show an old run as they show a new one.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import TextIO, cast
+from typing import BinaryIO, TextIO, cast
 
 import health_exporter
 from health_exporter.catalog import CATALOG, STEP_SECONDS_BOUNDS, Metric
@@ -22,6 +21,7 @@ from health_exporter.core.monitor import TrainingHealthMonitor
 from health_exporter.replay.error import LogError
 from health_exporter.replay.judging import Judge as JudgeStep
 from health_exporter.replay.ordering import Step
+from health_exporter.runtime.atomic_file import replacing
 from health_exporter.runtime.judge import Judge
 from health_exporter.snapshot import RunView
 
@@ -225,26 +225,22 @@ class OpenMetricsFile:
             offset = self._start_time - self._first
         else:
             offset = 0.0 if self._dated else self._end_time - self._now
-        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
-            with draft.open("w", encoding="utf-8") as out:
+            with replacing(self._path, shared=True, sync=False) as out:
                 for metric in self._metrics:
                     if metric.name in self._files:
-                        out.write(_heading(metric))
+                        out.write(_heading(metric).encode())
                         self._copy(self._files[metric.name], out, offset, metric.name)
-                out.write("# EOF\n")
-            draft.replace(self._path)
+                out.write(b"# EOF\n")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
             raise self._unwritable(error) from error
         return self._first + offset, self._now + offset
 
-    def _copy(self, file: TextIO, out: TextIO, offset: float, name: str) -> None:
+    def _copy(self, file: TextIO, out: BinaryIO, offset: float, name: str) -> None:
         file.seek(0)
         if offset == 0.0:
             while piece := file.read(1 << 20):
-                out.write(piece)
+                out.write(piece.encode())
             return
         is_time = name.endswith("_timestamp_seconds")
         for line in file:
@@ -252,7 +248,7 @@ class OpenMetricsFile:
             if is_time:
                 text, _, value = text.rpartition(" ")
                 text = f"{text} {float(value) + offset!r}"
-            out.write(f"{text} {float(time) + offset:.3f}\n")
+            out.write(f"{text} {float(time) + offset:.3f}\n".encode())
 
 
 def _heading(metric: Metric) -> str:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 from health_exporter.core import strict_json
 from health_exporter.export.complaint import Complaints
 from health_exporter.export.journal import Journal
+from health_exporter.runtime.atomic_file import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -58,30 +59,6 @@ def run_folder(receipt_dir: str | Path, run: str) -> Path:
     """Folder of the run's receipts; characters that a file name cannot have are escaped."""
     name = quote(run, safe=" ")
     return Path(receipt_dir) / (name if name.strip(".") else name.replace(".", "%2E"))
-
-
-def write_atomically(path: Path, text: str, *, sync: bool) -> None:
-    """Replace the file so that a reader sees the old text or the new, also after `kill -9`.
-
-    With `sync`, also after a power cut.
-
-    Raises:
-        OSError: It could not be written; the old file is as it was.
-    """
-    draft = path.with_name(path.name + ".tmp")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    draft.replace(path)
-    if not sync:
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class ReceiptWriter:

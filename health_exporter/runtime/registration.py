@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from health_exporter.errors import ReceiptError
+from health_exporter.runtime.atomic_file import write_atomically
 from health_exporter.runtime.identity import Identity
-from health_exporter.runtime.receipt import run_folder, write_atomically
+from health_exporter.runtime.receipt import run_folder
 from health_exporter.runtime.settings import Settings
 from health_exporter.runtime.target import Target
 

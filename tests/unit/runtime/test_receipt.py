@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from health_exporter.runtime.receipt import ReceiptWriter, run_folder, write_atomically
+from health_exporter.runtime.atomic_file import write_atomically
+from health_exporter.runtime.receipt import ReceiptWriter, run_folder
 from tests.unit.export.raw_http import eventually
 from tests.unit.runtime.conftest import MakeExporter
 from tests.unit.runtime.recorded import START, Clock, loads
