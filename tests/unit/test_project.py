@@ -15,6 +15,7 @@ import pytest
 
 import health_exporter
 from health_exporter import asset
+from health_exporter.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +105,32 @@ def test_the_console_script_calls_a_function_that_exists(wheel: zipfile.ZipFile)
     module, _, function = scripts["console_scripts"]["health-exporter"].partition(":")
 
     assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("--version", 0), ("demo --help", 0), ("demo --steps 0", 2), ("report no-such-folder", 2)],
+)
+def test_the_package_runs_as_the_console_script_does(
+    line: str, expected: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")  # to which argparse wraps its help
+    done = subprocess.run(
+        [sys.executable, "-m", "health_exporter", *line.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    try:
+        status: object = main(line.split())
+    except SystemExit as ended:
+        status = ended.code
+    shown = capsys.readouterr()
+    assert (done.returncode, status) == (expected, expected)
+    assert (done.stdout, done.stderr) == (shown.out, shown.err)
+    assert "health-exporter" in done.stdout + done.stderr
 
 
 def test_the_wheel_requires_no_torch_unless_an_extra_is_asked_for(wheel: zipfile.ZipFile) -> None:
