@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 import yaml
 
 from health_exporter.errors import SettingsError
+from health_exporter.runtime.setting_value import PARSERS
 
 PREFIX = "HEALTH_EXPORTER_"
 _CONFIG = PREFIX + "CONFIG"
@@ -127,7 +128,7 @@ class Settings:
                     problems.append(_unknown(shown, name, known, source))
                     continue
                 try:
-                    parse = _PARSERS[str(known[name].type)]
+                    parse = PARSERS[str(known[name].type)]
                     values[name] = parse(value, source == "environment")
                 except (TypeError, ValueError) as error:
                     problems.append(f"{shown} {error}, got {value!r}")
@@ -203,69 +204,6 @@ def _unknown(shown: str, name: str, known: Mapping[str, object], source: str) ->
         meant = PREFIX + close[0].upper() if source == "environment" else close[0]
         return f"{shown} is not a setting{where}; {meant} may be meant"
     return f"{shown} is not a setting{where}; the settings are {', '.join(known)}"
-
-
-def _text(value: object, from_text: bool) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    if not isinstance(value, str):
-        raise TypeError("must be a string")
-    return value
-
-
-def _whole(value: object, from_text: bool) -> int:
-    if from_text and isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            raise ValueError("must be an integer") from None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("must be an integer")
-    return value
-
-
-def _seconds(value: object, from_text: bool) -> float:
-    if from_text and isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            raise ValueError("must be a number of seconds") from None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError("must be a number of seconds")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError("must be a finite number of seconds") from None
-
-
-def _flag(value: object, from_text: bool) -> bool:
-    if from_text and isinstance(value, str):
-        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if value.lower() not in words:
-            raise ValueError("must be true or false")
-        return words[value.lower()]
-    if not isinstance(value, bool):
-        raise TypeError("must be true or false")
-    return value
-
-
-def _optional(parse: Callable[[object, bool], Any]) -> Callable[[object, bool], Any]:
-    def parse_or_none(value: object, from_text: bool) -> Any:
-        if value is None or (from_text and str(value).lower() in ("", "none", "auto")):
-            return None
-        return parse(value, from_text)
-
-    return parse_or_none
-
-
-_PARSERS: Mapping[str, Callable[[object, bool], Any]] = {
-    "str": _text,
-    "bool": _flag,
-    "bool | None": _optional(_flag),
-    "int | None": _optional(_whole),
-    "float": _seconds,
-    "float | None": _optional(_seconds),
-}
 
 
 def _check_names(settings: Settings) -> list[str]:
