@@ -20,7 +20,8 @@ from health_exporter.errors import StateError
 from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
 from health_exporter.export.page_view import PageView
-from health_exporter.runtime.ending import ENDING, Critical, comes_from_handler
+from health_exporter.runtime.critical import Critical, comes_from_handler
+from health_exporter.runtime.ending import ENDING
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.pending_step import PendingSteps
 from health_exporter.runtime.progress import Progress
