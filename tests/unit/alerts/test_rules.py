@@ -14,7 +14,6 @@ import yaml
 from health_exporter.catalog import CATALOG
 
 ALERTS = Path(__file__).resolve().parents[3] / "alerts"
-DASHBOARD_UIDS = {"training-health-run"}
 
 
 def load(path: Path) -> Any:
@@ -77,9 +76,9 @@ def test_every_runbook_is_of_an_alert() -> None:
 def test_an_alert_links_to_the_dashboard_of_its_run(name: str) -> None:
     url = urlsplit(ALERTING[name]["annotations"]["dashboard_url"].partition("{{")[0])
 
-    of_a_run = name != "TrainingHealthWatchdog"
-    assert url.path.rpartition("/")[2] in DASHBOARD_UIDS
-    assert url.query == ("var-run=" if of_a_run else "")
+    of_no_run = name == "TrainingHealthWatchdog"
+    assert url.path.rpartition("/")[2] == f"training-health-{'fleet' if of_no_run else 'run'}"
+    assert url.query == ("" if of_no_run else "var-run=")
 
 
 @alerts
