@@ -308,30 +308,12 @@ class Run:
         }
 
     def _saved_state(self) -> dict[str, Any]:
-        return {
-            "schema_version": saved.SCHEMA_VERSION,
-            "run": self.settings.run,
-            "state": self._state,
-            "written_time": self._wall(),
-            "judge": self.judge.state(),
-            "outages": self._outages.listed(),
-        }
+        return saved.make_state(
+            self.settings.run, self._state, self.judge, self._outages, self._wall()
+        )
 
     def _saved_progress(self) -> dict[str, Any]:
-        view = self.judge.view
-        return {
-            "run": self.settings.run,
-            "written_time": self._wall(),
-            "n_steps": view.n_steps,
-            "first_step": self.judge.first_step,
-            "last_step": view.step,
-            "lost_steps": view.lost_steps,
-            "n_tokens": view.n_tokens,
-            "n_restarts": view.n_restarts,
-            "duration_counts": view.duration_counts,
-            "duration_sum_s": view.duration_sum_s,
-            "productive_s": view.productive_s,
-        }
+        return saved.make_progress(self.settings.run, self.judge, self._wall())
 
 
 def _at_or_before(step: object, first_step: int) -> bool:

@@ -1,4 +1,4 @@
-"""What an earlier process of the run left on disk, and putting it aside."""
+"""What a process leaves on disk for the next one of the run: made, read again, and put aside."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from health_exporter.catalog import STEP_SECONDS_BOUNDS
 from health_exporter.core import argument, strict_json
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.errors import StateError
+from health_exporter.runtime.judge import Judge
+from health_exporter.runtime.outage import OutageBook
 
 SCHEMA_VERSION = 1
 FILES = ("state.json", "report.json", "events.jsonl", "progress.json")
@@ -26,6 +28,46 @@ _EVENT_FIELDS: Mapping[str, tuple[tuple[str, type], ...]] = {
     "state": (("state", str),),
 }
 """What of an event is read again, and of which type it must be."""
+
+
+def make_state(
+    run: str, status: str, judge: Judge, outages: OutageBook, now: float
+) -> dict[str, Any]:
+    """What `state.json` holds: all that the next process needs.
+
+    Args:
+        run: Name of the run.
+        status: One of `snapshot.RUN_STATES`.
+        judge: The judgement so far.
+        outages: Those of the ranks; read last, since what the judgement lacks is in the events.
+        now: Unix time in seconds.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": run,
+        "state": status,
+        "written_time": now,
+        "judge": judge.state(),
+        "outages": outages.listed(),
+    }
+
+
+def make_progress(run: str, judge: Judge, now: float) -> dict[str, Any]:
+    """What `progress.json` holds: the bare counters, which are written far more often."""
+    view = judge.view
+    return {
+        "run": run,
+        "written_time": now,
+        "n_steps": view.n_steps,
+        "first_step": judge.first_step,
+        "last_step": view.step,
+        "lost_steps": view.lost_steps,
+        "n_tokens": view.n_tokens,
+        "n_restarts": view.n_restarts,
+        "duration_counts": view.duration_counts,
+        "duration_sum_s": view.duration_sum_s,
+        "productive_s": view.productive_s,
+    }
 
 
 def read_state(folder: Path, run: str) -> dict[str, Any] | None:
