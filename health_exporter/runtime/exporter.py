@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -15,26 +13,19 @@ from typing import TYPE_CHECKING, Any
 from health_exporter.core import argument
 from health_exporter.core.anomaly import Anomaly
 from health_exporter.core.monitor import TrainingHealthMonitor
-from health_exporter.core.standing import Standing
 from health_exporter.errors import StateError
-from health_exporter.export import fork
 from health_exporter.export.complaint import Complaints
 from health_exporter.export.page_view import PageView
 from health_exporter.runtime.critical import Critical, comes_from_handler
 from health_exporter.runtime.ending import ENDING
+from health_exporter.runtime.exporter_end import ExporterEnd
 from health_exporter.runtime.identity import Identity
 from health_exporter.runtime.pending_step import PendingSteps
-from health_exporter.runtime.progress import Progress
-from health_exporter.runtime.push import make_push
-from health_exporter.runtime.run import Run
-from health_exporter.runtime.server import Server
 from health_exporter.runtime.settings import Settings
-from health_exporter.runtime.target import Target, join_address, rank0_address
-from health_exporter.runtime.watch import Watch
+from health_exporter.runtime.this_rank import ThisRank
 from health_exporter.snapshot import TERMINAL_STATES, RankView, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from typing_extensions import Unpack
@@ -42,10 +33,6 @@ if TYPE_CHECKING:
     from health_exporter.runtime.settings import SettingsArguments
 
 log = logging.getLogger(__name__)
-
-_END_S = 10.0
-"""SIGTERM waits this long for an end that is under way in another thread: the last receipt takes at
-most half of it."""
 
 
 class HealthExporter:
@@ -87,33 +74,15 @@ class HealthExporter:
         self.identity = Identity.find(self.settings, os.environ)
         self.monitor = TrainingHealthMonitor.production() if monitor is None else monitor
         self._complaints = Complaints(log)
-        self._progress = Progress(self.settings)
-        self._state = "starting"
-        self._error: BaseException | None = None
-        self._closed = self._failed = False
-        self._inert = False  # in a forked child
-        self._closing = threading.Lock()
-        self._ended = threading.Event()
         self._critical = Critical()
+        self._this_rank = ThisRank(self.settings, self.identity, self.monitor, os.environ)
+        self._run, self._progress = self._this_rank.run, self._this_rank.progress
         self._pending = PendingSteps(self._judge)
-        self._run = Run(self.settings, self.identity, self.monitor) if self.rank == 0 else None
-        self._push = make_push(self, os.environ)
-        # The first scrape must see the counters that an earlier process left, or they would seem
-        # to start from nothing.
-        if self._run is not None:
-            self._run.take_over()
-        self._server = Server(self)
-        self._watch = Watch(self, self._progress, os.environ, on_standing=self._on_standing)
-        self._server.start()
-        if self._run is not None:
-            self._run.start()
-        self._watch.start()
-        if self._push is not None:
-            if self._run is not None and self._push.events is not None:
-                self._run.receipts.listener = self._push.events.add
-            self._push.start()
-        fork.watch(self)
-        ENDING.add(self)
+        self._end = ExporterEnd(
+            self._this_rank, self._critical, self._judge_pending, self._complaints
+        )
+        self._this_rank.start()
+        ENDING.add(self._end)
 
     @property
     def rank(self) -> int:
@@ -123,12 +92,17 @@ class HealthExporter:
     @property
     def port(self) -> int | None:
         """Port that is listened on; None without an endpoint."""
-        return self._server.port
+        return self._this_rank.server.port
 
     @property
     def url(self) -> str | None:
         """Where `/metrics` is found from this machine; None without an endpoint."""
-        return self._server.url
+        return self._this_rank.server.url
+
+    @property
+    def address(self) -> str:
+        """`host:port` at which others reach this rank's endpoint; "" without one."""
+        return self._this_rank.address
 
     @property
     def receipt_path(self) -> Path | None:
@@ -138,7 +112,7 @@ class HealthExporter:
     @property
     def state(self) -> str:
         """One of `starting`, `running`, `finished`, `terminated`, `interrupted`, `failed`."""
-        return self._state if self._run is None else self._run.state
+        return self._this_rank.state
 
     def observe_step(
         self,
@@ -173,11 +147,11 @@ class HealthExporter:
             TypeError, ValueError: With `strict` only, where the monitor would.
             RuntimeError: With `strict` only, after `close`.
         """
-        if self._inert:
+        if self._this_rank.inert:
             return []
         with self._critical:
             try:
-                if self._closed:
+                if self._end.closed:
                     raise RuntimeError(f"observe_step({step!r}) after close()")
                 return self._observe(step, loss, grad_norm, step_time_s, batch_size, restart)
             except Exception as error:
@@ -202,7 +176,7 @@ class HealthExporter:
             self._progress.forget_last_step()
         measured_s = self._progress.observe_step(number)
         if self._run is None:
-            self._state = "running"
+            self._this_rank.own_state = "running"
             return []
         observation = {
             "step": number,
@@ -217,7 +191,7 @@ class HealthExporter:
     def _judge(self, **observation: Any) -> list[Anomaly]:
         assert self._run is not None
         found = self._run.observe(**observation)
-        self._state = self._run.state
+        self._this_rank.own_state = self._run.state
         return found
 
     def _judge_pending(self, *, wait: bool) -> None:
@@ -234,7 +208,7 @@ class HealthExporter:
 
     def _reject(self, error: Exception) -> None:
         self._progress.advance()
-        if isinstance(error, RuntimeError) and self._closed:
+        if isinstance(error, RuntimeError) and self._end.closed:
             reason = "closed"
         elif isinstance(error, TypeError):
             reason = "type"
@@ -273,7 +247,7 @@ class HealthExporter:
 
         Ranks other than 0 have nothing to carry: {}.
         """
-        if self._run is None or self._inert:
+        if self._run is None or self._this_rank.inert:
             return {}
         with self._critical:
             self._judge_pending(wait=True)
@@ -286,7 +260,7 @@ class HealthExporter:
             StateError: With `strict` only: the state is damaged, or of a newer version. Otherwise
                 that is logged, and the record on disk, if any, is gone on from.
         """
-        if self._run is None or self._inert or not state_dict:
+        if self._run is None or self._this_rank.inert or not state_dict:
             return
         with self._critical:
             try:
@@ -302,85 +276,20 @@ class HealthExporter:
 
         It is described by `report.schema.json` in the package.
         """
-        if self._run is not None and not self._inert:
-            with self._critical:
-                return self._run.report()
-        own = self.rank_view()
-        return {"run": self.settings.run, "rank": self.rank, "status": own.state, "step": own.step}
+        with self._critical:
+            return self._this_rank.report()
 
     def rank_view(self) -> RankView:
         """What this rank knows of itself, for the exporters."""
-        progress = self._progress
-        mark = progress.mark
-        return RankView(
-            self.identity.host,
-            self.identity.local_rank,
-            self._state,
-            mark.time,
-            mark.step,
-            mark.n,
-            dict(progress.phase_seconds),
-            progress.timeout_s,
-            self._watch.connected,
-            None if self._error is None else type(self._error).__name__,
-            None if self._push is None else self._push.failures,
-        )
+        return self._this_rank.view()
 
     def snapshot(self) -> Snapshot:
         """All that one scrape exports."""
-        whole = None if self._run is None else self._run.view()
-        return Snapshot(self.settings.run, self.rank, self.rank_view(), whole)
+        return self._this_rank.snapshot()
 
     def page_view(self) -> PageView:
         """What the page for people shows."""
-        progress, run = self._progress, self._run
-        return PageView(
-            snapshot=self.snapshot(),
-            now=time.time(),
-            world_size=self.identity.world_size,
-            phase=progress.current_phase,
-            still_s=progress.still_s,
-            stuck_s=self.stuck_for_s(),
-            rank0="" if self.rank == 0 else rank0_address(self.settings, os.environ),
-            standing=self.standing,
-            history=None if run is None else run.judge.history,
-            happenings=() if run is None else run.receipts.journal.entries,
-        )
-
-    def _on_standing(self, standing: Standing) -> None:
-        if self._run is not None:
-            self._run.update_ranks(standing)
-
-    @property
-    def address(self) -> str:
-        """`host:port` at which others reach this rank's endpoint; "" without one."""
-        port = self.port
-        if port is None:
-            return ""
-        listened = self.settings.address.strip("[]")
-        host = self.identity.host if listened in ("", "::", "0.0.0.0") else listened
-        return join_address(host, port)
-
-    @property
-    def standing(self) -> Standing | None:
-        """How the ranks stand; None on ranks other than 0, and before the first judgement."""
-        return self._watch.standing
-
-    @property
-    def registered(self) -> Sequence[Target]:
-        """Targets that ranks have left on disk; none on ranks other than 0."""
-        return self._watch.registered
-
-    def scraped(self) -> None:
-        """A scrape is about to be answered, or a push has arrived."""
-        if self._run is not None:
-            self._run.receipts.scraped()
-
-    def stuck_for_s(self) -> float | None:
-        """Seconds without progress where that is longer than allowed; else None."""
-        still = self._progress.still_s
-        is_stuck = self._state not in TERMINAL_STATES and still > self._progress.timeout_s
-        return still if is_stuck else None
+        return self._this_rank.page_view()
 
     def close(self, status: str = "finished") -> None:
         """End the run: write the receipt, say goodbye, wait for a last scrape, stop serving.
@@ -404,84 +313,12 @@ class HealthExporter:
         self.finish(status, None)
 
     def finish(self, status: str, error: BaseException | None) -> None:
-        """`close`, with the exception that ended the run; called by the process's end too."""
-        if self._inert:
-            return
-        if not self._closing.acquire(blocking=False):  # the lock is never given back
-            if status == "terminated":  # then the process goes, and the receipt should be whole
-                self._hurry_if_finished()
-                self._ended.wait(_END_S + (self.settings.linger_s if self._failed else 0.0))
-            return
-        self._failed = status == "failed"
-        with self._critical:
-            self._finish_once(status, error)
-
-    def _finish_once(self, status: str, error: BaseException | None) -> None:
-        try:
-            self._end(status, error)
-        except Exception as problem:
-            if comes_from_handler(problem):
-                raise
-            self._complaints.warn("end", "the run's end is incomplete", problem, trace=True)
-        finally:
-            self._closed = True
-            ENDING.remove(self)
-            fork.unwatch(self)
-            if self._push is not None:
-                self._push.close()
-            self._watch.close()
-            self._server.close()
-            if self._run is not None:
-                self._run.receipts.close()
-            self._ended.set()
-
-    def _end(self, status: str, error: BaseException | None) -> None:
-        began = time.monotonic()
-        # Only after a normal end is the device waited for: after any other it may hang for good,
-        # as in a collective of which a rank is gone.
-        try:
-            self._judge_pending(wait=status == "finished")
-        except Exception as problem:  # noqa: BLE001  # counted already; the receipt matters more
-            log.debug("the last steps are not judged: %r", problem)
-        self._error = error if status == "failed" else None
-        self._state = status
-        self._watch.say_goodbye(status)
-        if self._run is not None:
-            self._run.finish(status, error)
-        if self._push is not None:
-            self._push.begin_flush()
-        # A scrape could see the end since `finish` set the state; a slow disk must not make the
-        # end longer than a launcher's grace.
-        self._server.linger(max(0.0, self.settings.linger_s - (time.monotonic() - began)))
-        if self._failed and ENDING.terminated:  # whose effect comes before Python's own words
-            log.error("the run had failed before SIGTERM came", exc_info=error)
-        if self._push is not None:
-            self._push.wait_flushed()
-
-    def defer(self, end: Callable[[], None]) -> bool:
-        """Have `end` called once what the main thread does here is whole; False if it is."""
-        if self._closing.locked():
-            self._hurry_if_finished()
-        return self._critical.defer(end)
-
-    def _hurry_if_finished(self) -> None:
-        """The first SIGTERM ends the wait of a run that had ended well, and of no other.
-
-        When a rank dies, the others fail, and a moment later their launcher sends SIGTERM to all:
-        nobody would ever have seen who died.
-        """
-        if not self._failed:
-            self.hurry()
+        """`close`, with the exception that ended the run."""
+        self._end.finish(status, error)
 
     def hurry(self) -> None:
         """Wait neither for a last scrape nor for a last push."""
-        self._server.hurry()
-        if self._push is not None:
-            self._push.hurry()
-
-    def abandon_in_child(self) -> None:
-        """In a forked child, a data loader's worker say, the exporter does nothing."""
-        self._inert = True
+        self._end.hurry()
 
     def __enter__(self) -> HealthExporter:
         return self

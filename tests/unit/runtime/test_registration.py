@@ -241,10 +241,12 @@ def test_rank_0_lists_who_has_registered_but_has_not_been_heard_of(tmp_path: Pat
         (folder / f"rank-{rank}.json").write_text(registered(rank).text())
 
     with exporter(tmp_path, rank=0, world_size=4) as rank0:
-        until(lambda: bool(rank0.registered))
         assert rank0.url is not None
-        with urllib.request.urlopen(
-            rank0.url.replace("/metrics", "/targets"), timeout=10
-        ) as answer:
-            listed = [address for entry in json.load(answer) for address in entry["targets"]]
-        assert listed == [rank0.address, "gpu1:19400", "gpu3:19400"]
+        url = rank0.url.replace("/metrics", "/targets")
+
+        def listed() -> list[str]:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return [address for entry in json.load(answer) for address in entry["targets"]]
+
+        until(lambda: len(listed()) > 1)
+        assert listed() == [rank0.address, "gpu1:19400", "gpu3:19400"]
