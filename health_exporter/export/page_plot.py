@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log10
+from math import floor
 
+from health_exporter.export.page_scale import (
+    BOTTOM,
+    HEIGHT,
+    LARGEST,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Scale,
+    clipped,
+    round_numbers,
+)
 from health_exporter.export.page_text import number, text
-
-WIDTH, HEIGHT = 360, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 352, 10, 164
-"""Drawn in 360 units, which is about the width of a phone: text of 13 units stays readable there,
-and a wider screen has several plots in a row."""
-
-_LARGEST = 1e300
-"""Larger values are drawn there: a difference of two floats must be one."""
-
-_WIDE = 4.0
-"""A series whose largest value is this many times the middle one is drawn on a logarithmic scale:
-on a linear one it would be a flat line and a spike."""
 
 Point = tuple[float, float, float, float]
 """x, smallest value, largest value, mean."""
@@ -76,79 +76,8 @@ class Plot:
     marks: Sequence[Mark] = ()
     cuts: Sequence[float] = ()
     log: bool | None = None
-    within: tuple[float, float] = (-_LARGEST, _LARGEST)
+    within: tuple[float, float] = (-LARGEST, LARGEST)
     percent: bool = False
-
-
-class _Scale:
-    """From values to units of the picture."""
-
-    def __init__(self, plot: Plot) -> None:
-        lows, highs = _extremes(plot)
-        low, high = max(min(lows), plot.within[0]), min(max(highs), plot.within[1])
-        middle = sorted(highs)[len(highs) // 2]
-        wants = high > _WIDE * abs(middle) if plot.log is None else plot.log
-        self.log = wants and low > 0.0
-        if self.log:
-            low, high = log10(low), log10(high)
-        room = 0.06 * (high - low) or 0.05 * abs(high) or (0.1 if self.log else 1.0)
-        self.low, self.high = low - room, high + room
-        self._per_unit = (_BOTTOM - _TOP) / (self.high - self.low)
-        self.first, self.last = plot.x if plot.x[1] > plot.x[0] else (plot.x[0], plot.x[0] + 1)
-
-    def x(self, step: float) -> float:
-        x = _LEFT + (step - self.first) / (self.last - self.first) * (_RIGHT - _LEFT)
-        return round(_LEFT if x < _LEFT else _RIGHT if x > _RIGHT else x, 1)
-
-    def y(self, value: float) -> float:
-        if self.log:
-            value = log10(value) if value > 0.0 else self.low
-        if value > _LARGEST or value < -_LARGEST:
-            value = _clipped(value)
-        y = _BOTTOM - (value - self.low) * self._per_unit
-        return round(_TOP if y < _TOP else _BOTTOM if y > _BOTTOM else y, 1)
-
-    def ticks(self) -> list[float]:
-        if not self.log:
-            return _round_numbers(self.low, self.high, 4)
-        powers = range(floor(self.low), ceil(self.high) + 1)
-        step = max(1, (len(powers) + 3) // 4)
-        values = [10.0**p for p in powers if p % step == 0 and -300 < p < 300]
-        if len(self._inside(values)) < 2:
-            values = [f * 10.0**p for p in powers if -300 < p < 300 for f in (1, 2, 5)]
-        if len(self._inside(values)) < 2 and self.low > -300 and self.high < 300:
-            values = _round_numbers(10.0**self.low, 10.0**self.high, 4)
-        return self._inside(values)
-
-    def _inside(self, values: Iterable[float]) -> list[float]:
-        return [value for value in values if self.low <= log10(value) <= self.high]
-
-
-def _extremes(plot: Plot) -> tuple[list[float], list[float]]:
-    """Of the curves; a baseline that is still wide must not flatten them."""
-    points = [p for line in plot.lines for segment in line.segments for p in segment]
-    lows = [_clipped(low) for _, low, _, _ in points]
-    highs = [_clipped(high) for _, _, high, _ in points]
-    lows += [level for level, _ in plot.levels]
-    highs += [level for level, _ in plot.levels]
-    return lows or [0.0], highs or [1.0]
-
-
-def _clipped(value: float) -> float:
-    return min(_LARGEST, max(-_LARGEST, value))
-
-
-def _round_numbers(low: float, high: float, most: int) -> list[float]:
-    """Up to about `most` round numbers between two."""
-    raw = (high - low) / most
-    if not isfinite(raw) or raw <= 0.0:
-        return []
-    power = 10.0 ** floor(log10(raw))
-    if not power:
-        return []
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= raw)
-    first = ceil(low / step)
-    return [n * step for n in range(first, first + most + 2) if n * step <= high]
 
 
 def draw(plot: Plot, name: str) -> str:
@@ -162,7 +91,7 @@ def draw(plot: Plot, name: str) -> str:
             f'<figure><figcaption id="{name}">{text(plot.title)}</figcaption>'
             '<p class="none">no value yet</p></figure>'
         )
-    scale = _Scale(plot)
+    scale = Scale(plot.x, *_extremes(plot), within=plot.within, log=plot.log)
     body = "".join(
         (
             _axes(plot, scale),
@@ -180,6 +109,16 @@ def draw(plot: Plot, name: str) -> str:
         f'<desc id="{name}d">{text(_described(plot, known))}</desc>{body}</svg>'
         f'<p class="key">{_key(plot, known)}</p></figure>'
     )
+
+
+def _extremes(plot: Plot) -> tuple[list[float], list[float]]:
+    """Of the curves; a baseline that is still wide must not flatten them."""
+    points = [p for line in plot.lines for segment in line.segments for p in segment]
+    lows = [clipped(low) for _, low, _, _ in points]
+    highs = [clipped(high) for _, _, high, _ in points]
+    lows += [level for level, _ in plot.levels]
+    highs += [level for level, _ in plot.levels]
+    return lows or [0.0], highs or [1.0]
 
 
 def _described(plot: Plot, lines: Sequence[Line]) -> str:
@@ -203,29 +142,29 @@ def _value(value: float, percent: bool) -> str:
     return f"{value:.1%}" if percent else number(value)
 
 
-def _axes(plot: Plot, scale: _Scale) -> str:
+def _axes(plot: Plot, scale: Scale) -> str:
     parts = []
     for value in scale.ticks():
         y = scale.y(value)
         label = f"{value:.3g}" if not plot.percent else f"{100 * value:.3g}%"
         parts.append(
-            f'<path class="grid" d="M{_LEFT} {y}H{_RIGHT}"/>'
-            f'<text class="y" x="{_LEFT - 5}" y="{y + 4:.1f}">{label}</text>'
+            f'<path class="grid" d="M{LEFT} {y}H{RIGHT}"/>'
+            f'<text class="y" x="{LEFT - 5}" y="{y + 4:.1f}">{label}</text>'
         )
     for step, anchor in _steps_named(scale):
         parts.append(
-            f'<text class="{anchor}" x="{scale.x(step)}" y="{_BOTTOM + 18}">{_short(step)}</text>'
+            f'<text class="{anchor}" x="{scale.x(step)}" y="{BOTTOM + 18}">{_short(step)}</text>'
         )
     return "".join(parts)
 
 
-def _steps_named(scale: _Scale) -> Iterator[tuple[float, str]]:
+def _steps_named(scale: Scale) -> Iterator[tuple[float, str]]:
     """First and last step, and one round number well between them."""
     first, last = scale.first, scale.last
     yield first, "first"
     inside = [
         s
-        for s in _round_numbers(first, last, 3)
+        for s in round_numbers(first, last, 3)
         if 0.3 < (s - first) / (last - first) < 0.7 and s == floor(s)
     ]
     if inside:
@@ -240,7 +179,7 @@ def _short(step: float) -> str:
     return f"{step:,.0f}"
 
 
-def _curve(line: Line, scale: _Scale) -> str:
+def _curve(line: Line, scale: Scale) -> str:
     """The mean as a line, and behind it the area between smallest and largest value."""
     means, area, dots = [], [], []
     for segment in filter(None, line.segments):
@@ -255,13 +194,13 @@ def _curve(line: Line, scale: _Scale) -> str:
     return f'<path class="area {line.style}" d="{"".join(area)}"/>{drawn}' if area else drawn
 
 
-def _outline(xs: Sequence[str], segment: Sequence[Point], scale: _Scale) -> str:
+def _outline(xs: Sequence[str], segment: Sequence[Point], scale: Scale) -> str:
     upper = [f"{x} {scale.y(point[2]):g}" for x, point in zip(xs, segment, strict=True)]
     lower = [f"{x} {scale.y(point[1]):g}" for x, point in zip(xs, segment, strict=True)]
     return f"M{'L'.join(upper)}L{'L'.join(reversed(lower))}Z"
 
 
-def _band(band: Band, scale: _Scale) -> str:
+def _band(band: Band, scale: Scale) -> str:
     parts = []
     for segment in band.segments:
         if not segment:
@@ -276,24 +215,22 @@ def _band(band: Band, scale: _Scale) -> str:
     return "".join(parts)
 
 
-def _level(value: float, scale: _Scale) -> str:
-    return f'<path class="level" d="M{_LEFT} {scale.y(value)}H{_RIGHT}"/>'
+def _level(value: float, scale: Scale) -> str:
+    return f'<path class="level" d="M{LEFT} {scale.y(value)}H{RIGHT}"/>'
 
 
-def _cut(step: float, scale: _Scale) -> str:
+def _cut(step: float, scale: Scale) -> str:
     x = scale.x(step)
-    return f'<path class="cut" d="M{x} {_TOP}V{_BOTTOM}"/>'
+    return f'<path class="cut" d="M{x} {TOP}V{BOTTOM}"/>'
 
 
-def _mark(mark: Mark, scale: _Scale) -> str:
+def _mark(mark: Mark, scale: Scale) -> str:
     x = scale.x(mark.x)
-    y = _TOP + 5 if mark.y is None else scale.y(mark.y)
+    y = TOP + 5 if mark.y is None else scale.y(mark.y)
     span = ""
     if mark.to is not None and scale.x(mark.to) > x:
         width = scale.x(mark.to) - x
-        span = (
-            f'<rect class="span" x="{x}" y="{_TOP}" width="{width:.1f}" height="{_BOTTOM - _TOP}"/>'
-        )
+        span = f'<rect class="span" x="{x}" y="{TOP}" width="{width:.1f}" height="{BOTTOM - TOP}"/>'
     # A cross for what is no number, a triangle for what is one: not by colour alone.
     shape = (
         f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from health_exporter.export.page_plot import HEIGHT, WIDTH, Band, Line, Mark, Plot, draw
+from health_exporter.export.page_plot import Band, Line, Mark, Plot, draw
+from health_exporter.export.page_scale import HEIGHT, WIDTH
 from tests.unit.export.page_scene import words
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
