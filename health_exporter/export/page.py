@@ -12,10 +12,11 @@ from urllib.parse import parse_qs, quote
 from health_exporter.core.anomaly import KINDS
 from health_exporter.export.journal import Happening
 from health_exporter.export.page_curve import draw_curves
+from health_exporter.export.page_problem import Problem
 from health_exporter.export.page_ranks import draw_ranks
 from health_exporter.export.page_style import HEADERS, STYLE
 from health_exporter.export.page_text import count, duration, moment, number, text
-from health_exporter.export.page_verdict import Problem, Verdict, judge
+from health_exporter.export.page_verdict import Verdict, judge
 from health_exporter.export.page_view import PageView
 from health_exporter.snapshot import TERMINAL_STATES, RunView
 
@@ -58,9 +59,7 @@ def status_page(page: PageView, query: str = "") -> str:
 
 def _refreshes(page: PageView, query: str) -> bool:
     """Not after the end: the endpoint goes, and the last word should stay to be read."""
-    whole = page.snapshot.whole
-    state = page.snapshot.own.state if whole is None else whole.state
-    return state not in TERMINAL_STATES and parse_qs(query).get("refresh") != ["0"]
+    return page.state not in TERMINAL_STATES and parse_qs(query).get("refresh") != ["0"]
 
 
 def _icon(verdict: Verdict) -> str:
@@ -152,15 +151,14 @@ def _values(page: PageView) -> str:
 def _tiles(page: PageView) -> Iterator[tuple[str, str, str]]:
     """Name, value, and a note that is already escaped."""
     own, whole = page.snapshot.own, page.snapshot.whole
-    state = own.state if whole is None else whole.state
-    yield "state", state, ""
+    yield "state", page.state, ""
     yield "step", "none yet" if own.step is None else f"{own.step:,}", ""
     if whole is not None:
         yield from _run_tiles(page, whole)
     elif own.exception:
         yield "exception", own.exception, ""
     yield "phase", page.phase or "not marked", ""
-    if state not in TERMINAL_STATES:
+    if page.state not in TERMINAL_STATES:
         ago = f"{duration(page.still_s)} ago" if page.still_s >= 1.0 else "just now"
         yield "last progress", ago, f"stuck after {duration(own.timeout_s)}"
 

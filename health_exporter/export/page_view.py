@@ -37,3 +37,9 @@ class PageView:
     standing: Standing | None = None
     history: History | None = None
     happenings: tuple[Happening, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """The run's, one of `snapshot.RUN_STATES`; on ranks other than 0, this rank's own."""
+        whole = self.snapshot.whole
+        return self.snapshot.own.state if whole is None else whole.state
