@@ -13,6 +13,9 @@ by Ctrl-C, ended by an exception."""
 GOODBYES = frozenset(STATES[2:])
 """The process means to go, so its silence afterwards is no news."""
 
+LEFT = frozenset({"failed", "terminated", "interrupted"})
+"""Goodbyes in the middle of the work: the other ranks will wait for this one in vain."""
+
 _MAGIC = b"HB"
 _VERSION = 1  # raised only when an older reader would misunderstand; text fields may be appended
 # Magic, version, rank, pid, beats, progress, step, marks, still_s, timeout_s.

@@ -82,6 +82,10 @@ class RankRow:
     where: str
 
 
+JudgedRank = tuple[str, Beat | None, float]
+"""One rank as it is judged: status, newest beat, seconds of silence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How all ranks stand.
@@ -105,9 +109,8 @@ class Standing:
     begun: tuple[Outage, ...]
     ended: tuple[Outage, ...]
     never_came: tuple[int, ...]
-    # Status, beat and seconds of silence of each rank: references, since rows for 16,384 ranks
-    # would cost more than the judgement.
-    _ranks: tuple[tuple[str, Beat | None, float], ...] = field(repr=False)
+    # Not yet `RankRow`s: those of 16,384 ranks would cost more than the judgement.
+    _ranks: tuple[JudgedRank, ...] = field(repr=False)
 
     def row(self, rank: int) -> RankRow:
         """The row of one rank.

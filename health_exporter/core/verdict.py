@@ -23,16 +23,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 
-from health_exporter.core.beat import GOODBYES, Beat
+from health_exporter.core.beat import GOODBYES, LEFT, Beat
 from health_exporter.core.culprit import Surroundings, common_place, culprits
+from health_exporter.core.known_rank import KnownRank
 from health_exporter.core.standing import (
     MAX_SUSPECTS,
-    REASONS,
     STATUSES,
+    JudgedRank,
     Outage,
     Standing,
     Suspect,
 )
+from health_exporter.core.suspicion import suspects
 
 __all__ = ["Beat", "Outage", "RankBoard", "Standing", "Suspect"]
 
@@ -45,40 +47,6 @@ _LONG_BEATS = 4.0
 _OVERDUE_BEATS = 2.0
 """Intervals without a change after which a beat is overdue: writer and reader are not in step, so
 that one interval without a change is ordinary."""
-
-_LEFT = frozenset({"failed", "terminated", "interrupted"})
-"""Goodbyes in the middle of the work: the other ranks will wait for this one in vain."""
-
-
-_Rows = list[tuple[str, Beat | None, float]]
-"""Status, beat and seconds of silence, by rank."""
-
-
-class _Rank:
-    """What is known of one rank."""
-
-    __slots__ = (
-        "beat",
-        "changed_at",
-        "dead",
-        "left_at",
-        "outage",
-        "proof",
-        "read_at",
-        "stuck_at",
-        "waited_at",
-    )
-
-    def __init__(self) -> None:
-        self.beat: Beat | None = None
-        self.changed_at = 0.0  # watched seconds
-        self.read_at = 0.0  # rank 0's monotonic seconds of the same moment
-        self.stuck_at: float | None = None  # watched seconds at which it was first found stuck
-        self.waited_at = -math.inf  # watched seconds at which others stood still with it
-        self.dead = False
-        self.left_at = 0.0  # rank 0's monotonic seconds: found dead, or goodbye read
-        self.proof: tuple[int, int] | None = None  # pid and beats of a process that is gone
-        self.outage: Outage | None = None
 
 
 class RankBoard:
@@ -111,7 +79,7 @@ class RankBoard:
         self._startup_timeout_s = startup_timeout_s
         self._overdue_s = min(_OVERDUE_BEATS * beat_interval_s, beat_timeout_s)
         self._most_watched_s = _OVERDUE_BEATS * beat_interval_s
-        self._ranks = [_Rank() for _ in range(world_size)]
+        self._ranks = [KnownRank() for _ in range(world_size)]
         self._now = now
         self._watched = 0.0  # seconds in which rank 0 was looking
         self._anew = 0.0  # watched seconds at which silence began to count again
@@ -172,9 +140,9 @@ class RankBoard:
         """How the ranks stand, and what is new since the judgement before."""
         self._advance(now)
         counts = dict.fromkeys(STATUSES, 0)
-        rows: _Rows = []
+        rows: list[JudgedRank] = []
         self._overdue = []
-        stuck: list[_Rank] = []
+        stuck: list[KnownRank] = []
         watched = self._watched
         for known in self._ranks:
             silent_s = watched - max(known.changed_at, self._anew)
@@ -206,7 +174,7 @@ class RankBoard:
         if self._connected:
             self._watched += min(gap, self._most_watched_s)
 
-    def _status(self, known: _Rank, silent_s: float, now: float) -> str:
+    def _status(self, known: KnownRank, silent_s: float, now: float) -> str:
         beat = known.beat
         if beat is None:
             return "missing"
@@ -215,7 +183,7 @@ class RankBoard:
         if not known.dead and (silent_s > self._overdue_s or known.proof is not None):
             slow = beat.step < 0 or beat.phase in _SLOW_PHASES
             limit_s = self._long_beat_timeout_s if slow else self._beat_timeout_s
-            if silent_s > limit_s or _proved_gone(known, beat):
+            if silent_s > limit_s or known.is_proved_gone():
                 known.dead = True
                 known.left_at = now
             elif silent_s > self._overdue_s:
@@ -224,7 +192,7 @@ class RankBoard:
             return "dead"
         return "stuck" if beat.still_s > beat.timeout_s else "alive"
 
-    def _update_outage(self, known: _Rank, status: str, now: float) -> None:
+    def _update_outage(self, known: KnownRank, status: str, now: float) -> None:
         outage, beat = known.outage, known.beat
         assert beat is not None  # a rank that never came has no outage
         if outage is not None:
@@ -251,7 +219,7 @@ class RankBoard:
             return ()
         return tuple(rank for rank, known in enumerate(self._ranks) if known.beat is None)
 
-    def _accuse(self, stuck: Sequence[_Rank], rows: _Rows, now: float) -> bool:
+    def _accuse(self, stuck: Sequence[KnownRank], rows: list[JudgedRank], now: float) -> bool:
         """Begin the outages of those who are to blame.
 
         Returns:
@@ -283,7 +251,7 @@ class RankBoard:
             self._blame(together, now)
         return waiting
 
-    def _excuse(self, counts: dict[str, int], rows: _Rows) -> None:
+    def _excuse(self, counts: dict[str, int], rows: list[JudgedRank]) -> None:
         """Ranks that wait while another is in a checkpoint or an evaluation live: it may be long.
 
         Their own timeouts do not know of it, where only that one has marked the phase.
@@ -296,7 +264,7 @@ class RankBoard:
                 counts["alive"] += 1
                 rows[rank] = ("alive", beat, silent_s)
 
-    def _surroundings(self, rows: _Rows) -> Surroundings:
+    def _surroundings(self, rows: list[JudgedRank]) -> Surroundings:
         """What the ranks that stand still may be waiting for."""
         silent = {beat.rank for beat in self._overdue}
         silent_since = min((self._ranks[rank].changed_at for rank in silent), default=math.inf)
@@ -311,7 +279,7 @@ class RankBoard:
                 goes_on = beat.step >= 0 and beat.phase not in _SLOW_PHASES
                 moved_at = known.read_at - beat.still_s if goes_on else -math.inf
                 first_moved_at = min(first_moved_at, moved_at)
-            elif status == "dead" or beat.state in _LEFT:
+            elif status == "dead" or beat.state in LEFT:
                 left_at = max(left_at, known.left_at)
         return Surroundings(silent, silent_since, first_moved_at, left_at, n_missing)
 
@@ -326,66 +294,35 @@ class RankBoard:
             self._standstill = Outage("stuck_rank", None, "", step, "", where, now)
             self._begun.append(self._standstill)
 
-    def _first_cause_at(self, rows: _Rows) -> float:
-        """When the first rank fell silent for good, or failed; in rank 0's monotonic seconds.
-
-        When a rank goes, the collectives of the others fail, and they fail with it: their goodbyes
-        may be read together with its last beat, which then counts as the earlier one.
-        """
-        return min(
-            (
-                math.nextafter(known.read_at, -math.inf) if status == "dead" else known.left_at
-                for known, (status, beat, _) in zip(self._ranks, rows, strict=True)
-                if status == "dead" or (beat is not None and beat.state == "failed")
-            ),
-            default=math.inf,
-        )
-
     def _standing(
-        self, counts: dict[str, int], rows: _Rows, never_came: tuple[int, ...], *, waiting: bool
+        self,
+        counts: dict[str, int],
+        rows: list[JudgedRank],
+        never_came: tuple[int, ...],
+        *,
+        waiting: bool,
     ) -> Standing:
-        by_reason: dict[str, list[Suspect]] = {reason: [] for reason in REASONS}
-        goodbyes: Counter[str] = Counter()
-        first_cause_at = self._first_cause_at(rows)
-        for rank, (known, (status, beat, _)) in enumerate(zip(self._ranks, rows, strict=True)):
-            if status == "alive":
-                continue
-            reason = ""
-            if status == "finished" and beat is not None:
-                goodbyes[beat.state] += 1
-                if beat.state == "failed" or (waiting and beat.state in _LEFT):
-                    reason = beat.state
-            elif status == "stuck":
-                if known.outage is not None or self._standstill is not None:
-                    reason = status
-            elif status == "dead" or self._late:
-                reason = status
-            if reason == "failed" and known.left_at > first_cause_at:
-                reason = ""  # lost its connection to the one that was first, most likely
-            if reason:
-                by_reason[reason].append(Suspect(rank, beat.host if beat else "", reason))
-        suspects = [suspect for reason in REASONS for suspect in by_reason[reason]]
+        found = suspects(
+            self._ranks,
+            rows,
+            late=self._late,
+            waiting=waiting,
+            standstill=self._standstill is not None,
+        )
+        goodbyes = Counter(b.state for s, b, _ in rows if b is not None and s == "finished")
         begun, ended = tuple(self._begun), tuple(self._ended)
         self._begun, self._ended = [], []
         return Standing(
             world_size=len(rows),
             counts=MappingProxyType(counts),
             goodbyes=MappingProxyType(dict(goodbyes)),
-            suspects=tuple(suspects[:MAX_SUSPECTS]),
-            n_suspects=len(suspects),
+            suspects=tuple(found[:MAX_SUSPECTS]),
+            n_suspects=len(found),
             begun=begun,
             ended=ended,
             never_came=never_came,
             _ranks=tuple(rows),
         )
-
-
-def _proved_gone(known: _Rank, beat: Beat) -> bool:
-    """Whether the process that is known to exist no more is the one that sent `beat`."""
-    if known.proof is None:
-        return False
-    pid, beats = known.proof
-    return beat.pid == pid and beat.beats <= beats
 
 
 def _ended(outage: Outage, now: float, ending: str) -> Outage:
