@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.stack.prometheus_server import PrometheusServer
+from tests.stack.server_version import use
 from tests.stack.trainer_script import Script, StartScript
 
 StartPrometheus = Callable[..., PrometheusServer]
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers that a test finds on PATH; see `server_version.on_both`."""
+    use(request.param, monkeypatch)
 
 
 @pytest.fixture

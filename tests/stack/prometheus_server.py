@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -18,12 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from health_exporter.demo.stack import Server
+
 # How often a poll looks again: far below the scrape interval, and no load on a small machine.
 POLL_S = 0.1
-# A start takes well under a second here; the rest is for a machine busy with something else.
-START_DEADLINE_S = 30.0
-# Prometheus flushes its head block when it is told to stop.
-STOP_DEADLINE_S = 20.0
 
 Sample = tuple[dict[str, str], float]
 
@@ -54,7 +49,6 @@ class PrometheusServer:
         scrape_interval: str = "1s",
     ) -> None:
         self.folder = folder
-        self.log_path = folder / "prometheus.log"
         self.url = ""
         self._config = config or {
             "global": {"scrape_interval": scrape_interval, "scrape_timeout": scrape_interval},
@@ -62,31 +56,24 @@ class PrometheusServer:
                 {"job_name": "trainer", "static_configs": [{"targets": list(targets)}]}
             ],
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: Server | None = None
 
     def __enter__(self) -> PrometheusServer:
         binary = require_tool("prometheus")
         self.folder.mkdir(parents=True, exist_ok=True)
-        config_path = self.folder / "prometheus.yml"
-        config_path.write_text(yaml.safe_dump(dict(self._config)))
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    binary,
-                    f"--config.file={config_path}",
-                    f"--storage.tsdb.path={self.folder / 'data'}",
-                    "--web.listen-address=127.0.0.1:0",
-                    "--web.enable-lifecycle",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
+        (self.folder / "prometheus.yml").write_text(yaml.safe_dump(dict(self._config)))
+        self._server = Server(
+            [
+                binary,
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=data",
+                "--web.listen-address=127.0.0.1:0",
+                "--web.enable-lifecycle",
+            ],
+            self.folder,
+            "prometheus",
+        )
+        self.url = self._server.url
         return self
 
     def __exit__(
@@ -99,15 +86,8 @@ class PrometheusServer:
 
     def stop(self) -> None:
         """Ends this server by its own process id; a second call does nothing."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_DEADLINE_S)
+        if self._server is not None:
+            self._server.stop()
 
     def get(self, path: str, **parameters: str) -> Any:
         """The `data` of one answer of the HTTP API, for example `get("/api/v1/targets")`."""
@@ -141,23 +121,3 @@ class PrometheusServer:
     def _targets(self) -> list[tuple[str, str, str]]:
         active = self.get("/api/v1/targets")["activeTargets"]
         return [(target["scrapeUrl"], target["health"], target["lastError"]) for target in active]
-
-    def _wait_until_ready(self) -> None:
-        end = time.monotonic() + START_DEADLINE_S
-        while not self._is_ready():
-            assert self._process is not None
-            if self._process.poll() is not None or time.monotonic() > end:
-                pytest.fail(f"Prometheus did not start:\n{self.log_path.read_text()}")
-            time.sleep(POLL_S)
-
-    def _is_ready(self) -> bool:
-        # Port 0 lets the kernel choose; the log says which one it was.
-        address = re.search(r'msg="Listening on" address=(\S+)', self.log_path.read_text())
-        if address is None:
-            return False
-        self.url = f"http://{address.group(1)}"
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except urllib.error.URLError:
-            return False  # 503 while it loads

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,20 @@ import pytest
 import yaml
 
 from tests.stack.prometheus_server import require_tool
+from tests.stack.server_version import on_both, versions
+
+Done = subprocess.CompletedProcess[str]
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "alerts"
 RULE_FILES = sorted((ALERTS / "rules").glob("*.yml"))
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+TEST_FILES = sorted((ALERTS / "tests").glob("*.yml"))
+
+
+def run(*command: str | Path) -> Done:
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 def alerting_rules() -> list[dict[str, Any]]:
@@ -33,7 +42,8 @@ def alerting_rules() -> list[dict[str, Any]]:
     ]
 
 
-def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
+@on_both("promtool")
+def test_promtool_finds_nothing_wrong_with_the_rules(servers: None) -> None:
     done = run(
         require_tool("promtool"), "check", "rules", "--lint=all", "--lint-fatal", *RULE_FILES
     )
@@ -41,16 +51,36 @@ def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ALERTS / "tests").glob("*.yml")), ids=lambda path: str(path.stem)
-)
-def test_the_rules_pass_their_tests(path: Path) -> None:
-    done = run(require_tool("promtool"), "test", "rules", path)
+@pytest.fixture(scope="module")
+def tested(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Path], Future[Done]]]:
+    """What promtool says, by its folder and the file, of all that are asked for: on all cores."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = {}
+        for item in request.session.items:
+            of_it = getattr(item, "function", None) is test_the_rules_pass_their_tests
+            if of_it and item.get_closest_marker("skip") is None:
+                folder, path = (item.callspec.params[name] for name in ("folder", "path"))  # type: ignore[attr-defined]
+                promtool = f"{folder}/promtool" if folder else require_tool("promtool")
+                found[folder, path] = pool.submit(run, promtool, "test", "rules", path)
+        yield found
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: str(path.stem))
+@pytest.mark.parametrize("folder", versions("promtool"))
+def test_the_rules_pass_their_tests(
+    folder: str, path: Path, tested: dict[tuple[str, Path], Future[Done]]
+) -> None:
+    done = tested[folder, path].result()
 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_prometheus_takes_its_configuration_with_every_discovery(tmp_path: Path) -> None:
+@on_both("promtool")
+def test_prometheus_takes_its_configuration_with_every_discovery(
+    servers: None, tmp_path: Path
+) -> None:
     text = (ALERTS / "prometheus.yml").read_text()
     uncommented = tmp_path / "prometheus.yml"
     uncommented.write_text(re.sub(r"^  # (?=  |- )", "  ", text, flags=re.M))
@@ -68,7 +98,10 @@ def test_prometheus_takes_its_configuration_with_every_discovery(tmp_path: Path)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alertmanager_takes_its_configuration_with_every_receiver(tmp_path: Path) -> None:
+@on_both("amtool")
+def test_alertmanager_takes_its_configuration_with_every_receiver(
+    servers: None, tmp_path: Path
+) -> None:
     text = (ALERTS / "alertmanager.yml").read_text()
     uncommented = tmp_path / "alertmanager.yml"
     uncommented.write_text(re.sub(r"^    # (?=  |\w+_configs:)", "    ", text, flags=re.M))
@@ -79,8 +112,9 @@ def test_alertmanager_takes_its_configuration_with_every_receiver(tmp_path: Path
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@on_both("amtool")
 @pytest.mark.parametrize("rule", alerting_rules(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_is_routed_by_its_severity(rule: dict[str, Any]) -> None:
+def test_an_alert_is_routed_by_its_severity(servers: None, rule: dict[str, Any]) -> None:
     severity = rule["labels"]["severity"]
     receiver = {"critical": "pagerduty", "warning": "tickets", "info": "watchdog"}[severity]
     labels = [f"{name}={value}" for name, value in rule["labels"].items()]
@@ -100,7 +134,8 @@ def test_an_alert_is_routed_by_its_severity(rule: dict[str, Any]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_an_unknown_alert_is_a_ticket() -> None:
+@on_both("amtool")
+def test_an_unknown_alert_is_a_ticket(servers: None) -> None:
     done = run(
         require_tool("amtool"),
         "config",
