@@ -48,7 +48,7 @@ class PushedStack(Stack):
         self.prometheus_url = self._prometheus.url
 
 
-Pushed = tuple[PushedStack, str]
+Pushed = tuple[Stack, str]
 """And what is pushed to."""
 
 
