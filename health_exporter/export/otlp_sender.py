@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.metrics.v1.metrics_pb2 import DataPointFlags, Metric
+from opentelemetry.proto.metrics.v1.metrics_pb2 import DataPointFlags
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from health_exporter.export.otlp import Message
@@ -118,11 +118,10 @@ def encode(push: Message) -> ExportMetricsServiceRequest:
     """The message on the wire: that of the SDK's classes, and what they have no place for."""
     request = encode_metrics(push.data)
     metrics = request.resource_metrics[0].scope_metrics[0].metrics
-    by_name: dict[str, Metric] = {metric.name: metric for metric in metrics}
     for gone in push.gone:
-        if gone.name not in by_name:
-            by_name[gone.name] = metrics.add(name=gone.name, unit=gone.unit)
-        point = by_name[gone.name].gauge.data_points.add(
+        # Each by itself: the collector's Prometheus exporter leaves out what follows a point that
+        # has no value in a metric.
+        point = metrics.add(name=gone.name, unit=gone.unit).gauge.data_points.add(
             time_unix_nano=push.time_unix_nano,
             flags=DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK,
         )

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from health_exporter import HealthExporter
+from health_exporter.core.standing import Suspect
 from health_exporter.export.otlp import MessageMaker, make_resource
 from health_exporter.export.otlp_sender import make_sender
 from health_exporter.export.prometheus import MetricsPage
@@ -93,11 +94,14 @@ def test_every_metric_of_the_catalogue(backend: Backend, rank: int):
 
 def test_series_that_is_over_ends_and_the_others_do_not(backend: Backend):
     suspected = full_snapshot(run="suspects")
+    assert suspected.whole is not None
+    suspects = tuple(Suspect(rank, "gpu018", "dead") for rank in (3, 4, 5))
+    suspected = suspected._replace(whole=suspected.whole._replace(suspects=suspects))
     pusher = Pusher(backend, suspected)
     pusher.push()
     pusher.assert_shown(scraped(suspected))
     assert suspected.whole is not None
-    whole = suspected.whole._replace(suspects=suspected.whole.suspects[1:])
+    whole = suspected.whole._replace(suspects=suspects[1:2])
     pusher.snapshot = suspected._replace(whole=whole)
     time.sleep(0.01)  # the next sample is of another millisecond
     pusher.push()

@@ -161,12 +161,14 @@ def test_text_that_is_no_utf8_does_not_hold_up_the_rest():
 
 
 def gone(request: Any) -> set[tuple[str, frozenset[tuple[str, str]]]]:
-    """Series that a push says are over."""
+    """Series that a push says are over, each in a metric of its own."""
+    metrics = request.resource_metrics[0].scope_metrics[0].metrics
+    found = [m for m in metrics if any(point.flags & 1 for point in m.gauge.data_points)]
+    assert all(len(metric.gauge.data_points) == 1 for metric in found)
     return {
-        (name, frozenset((pair.key, pair.value.string_value) for pair in point.attributes))
-        for name, found in points(request).items()
-        for point in found
-        if point.flags & 1
+        (metric.name, frozenset((pair.key, pair.value.string_value) for pair in point.attributes))
+        for metric in found
+        for point in metric.gauge.data_points
     }
 
 
