@@ -32,6 +32,11 @@ _START_S = 30.0
 _STOP_S = 20.0
 """Prometheus writes its data out when it is told to stop."""
 
+_RESEND_S = 180.0
+"""As prometheus.yml says how to start Prometheus; at the usual pace, as the next one."""
+_LOOKBACK_S = 300.0
+"""Prometheus' own, so that an outage of a minute is to a quick server what many are to another."""
+
 STACK_LINGER_S = 10.0
 """How long a rank's endpoint stays at the end: two scrapes at three times the usual pace, so that
 its last word is heard."""
@@ -190,6 +195,8 @@ class Stack:
                 "--config.file=prometheus.yml",
                 "--storage.tsdb.path=prometheus-data",
                 "--web.listen-address=127.0.0.1:0",
+                f"--rules.alert.resend-delay={self._at_pace(_RESEND_S)}",
+                f"--query.lookback-delta={self._at_pace(_LOOKBACK_S)}",
             ],
             self.folder,
             "prometheus",
@@ -214,6 +221,9 @@ class Stack:
         with urllib.request.urlopen(url, timeout=10) as answer:
             result = json.load(answer)["data"]["result"]
         return [(series["metric"], float(series["value"][1])) for series in result]
+
+    def _at_pace(self, seconds: float) -> str:
+        return f"{round(1000 * seconds / self._faster)}ms"
 
     def _render(self) -> None:
         key_path = self.folder / "pagerduty-routing-key"

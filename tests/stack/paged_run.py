@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from health_exporter.demo.stack import Stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -241,3 +244,41 @@ def poll(condition: Callable[[], Any], deadline_s: float = _DEADLINE_S) -> Any:
         assert time.monotonic() < end, f"not within {deadline_s} s"
         time.sleep(0.05)
     return value
+
+
+def trained(stack: Stack, run: PagedRun, n_ranks: int) -> None:
+    """Wait until that many ranks have been seen to train."""
+    query = f'count(training_health_rank_step{{run="{run.run}"}} > 3) >= {n_ranks}'
+    poll(lambda: stack.query(query))
+
+
+def only_page(stack: Stack, run: PagedRun) -> str:
+    """Wait for a page; its text. AssertionError if there are several."""
+    poll(lambda: stack.pager.pages(run.run))
+    [page] = stack.pager.pages(run.run)
+    payload = page.body["payload"]
+    assert (payload["severity"], payload["source"]) == ("critical", run.run)
+    assert page.body["payload"]["custom_details"]["run"] == run.run
+    return page.summary
+
+
+def one_dead(stack: Stack, run: PagedRun, victim: int) -> str:
+    """A pattern for the page of one dead rank of two, which are on one host."""
+    query = f'training_health_rank_info{{run="{run.run}",rank="{1 - victim}"}}'
+    host = re.escape(stack.query(query)[0][0]["host"])
+    begins = re.escape(f"1 rank of run {run.run} (of 2) dead: rank {victim} on ")
+    return rf"{begins}{host} \(last step \d+\)\."
+
+
+def resolved(stack: Stack, run: PagedRun) -> None:
+    """Wait until nothing is open, of one page."""
+    poll(lambda: not stack.pager.open_pages(run.run))
+    assert len(stack.pager.pages(run.run)) == 1
+
+
+def quiet_for(stack: Stack, seconds: float, *runs: PagedRun) -> None:
+    """Nobody is paged for any of the runs for that long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert [page.summary for run in runs for page in stack.pager.pages(run.run)] == []
+        time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Real training processes, Prometheus and Alertmanager: what becomes a page, and what does not.
+"""Real training processes, Prometheus and Alertmanager: what becomes a page, and what a ticket.
 
 The servers run with the shipped configuration at eight times its pace: scrapes every two seconds.
 """
@@ -10,88 +10,24 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from health_exporter.demo.stack import Stack
-from tests.stack.paged_run import PagedRun, PlayedRanks, job_store, poll
+from tests.stack.conftest import StartRun
+from tests.stack.paged_run import (
+    PlayedRanks,
+    job_store,
+    one_dead,
+    only_page,
+    poll,
+    quiet_for,
+    resolved,
+    trained,
+)
 
-FASTER = 7.5
 pytestmark = pytest.mark.timeout(180)
-
-# Limits that are of hours or of a run's own pace, shortened for the tests.
-CHANGES = {
-    "missing_after": "25s",
-    "terminated_warning": "8s",
-    "terminated_page": "16s",
-    "slow_timeout_seconds": "19",
-    "receipt_age": "20s",
-    "loss_not_finite_hold": "10s",
-    "lossy_resume_hold": "10s",
-    "grad_norm_spikes": "5",  # of what comes often, the monitor soon finds nothing in it
-}
-
-StartRun = Callable[..., PagedRun]
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One for all tests: alerts are told apart by run."""
-    with Stack(tmp_path_factory.mktemp("stack"), faster=FASTER, changes=CHANGES) as stack:
-        yield stack
-        assert stack.pager.refused == []
-
-
-@pytest.fixture
-def new_run(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartRun]:
-    """Makes runs that are named after the test; they end with it."""
-    runs: list[PagedRun] = []
-
-    def start(name: str = "", **settings: object) -> PagedRun:
-        run = (request.node.name.removeprefix("test_") + name)[:70]
-
-        def set_targets(addresses: list[str]) -> None:
-            stack.set_targets(addresses, name=run)
-
-        runs.append(PagedRun(run, tmp_path, set_targets, **settings))  # type: ignore[arg-type]
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        stack.set_targets([], name=run.run)
-        run.dispose()
-
-
-def trained(stack: Stack, run: PagedRun, n_ranks: int) -> None:
-    """Wait until that many ranks have been seen to train."""
-    query = f'count(training_health_rank_step{{run="{run.run}"}} > 3) >= {n_ranks}'
-    poll(lambda: stack.query(query))
-
-
-def only_page(stack: Stack, run: PagedRun) -> str:
-    """Wait for a page; its text. AssertionError if there are several."""
-    poll(lambda: stack.pager.pages(run.run))
-    [page] = stack.pager.pages(run.run)
-    payload = page.body["payload"]
-    assert (payload["severity"], payload["source"]) == ("critical", run.run)
-    assert page.body["payload"]["custom_details"]["run"] == run.run
-    return page.summary
-
-
-def resolved(stack: Stack, run: PagedRun) -> None:
-    """Wait until nothing is open, of one page."""
-    poll(lambda: not stack.pager.open_pages(run.run))
-    assert len(stack.pager.pages(run.run)) == 1
-
-
-def quiet_for(stack: Stack, seconds: float, *runs: PagedRun) -> None:
-    """Nobody is paged for any of the runs for that long."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert [page.summary for run in runs for page in stack.pager.pages(run.run)] == []
-        time.sleep(0.2)
 
 
 def blocked(folder: Path) -> bool:
@@ -104,42 +40,18 @@ def blocked(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_or_stopped_rank(
-    victim: int, number: signal.Signals, stack: Stack, new_run: StartRun
-) -> None:
+def test_a_stopped_rank(victim: int, stack: Stack, new_run: StartRun) -> None:
     run = new_run()
     ranks = [run.start(rank, 2) for rank in (0, 1)]
     trained(stack, run, 2)
 
-    ranks[victim].send(number)
+    ranks[victim].send(signal.SIGSTOP)
     text = only_page(stack, run)
-    if number == signal.SIGKILL:
-        run.start(victim, 2, first_step=1)
-    else:
-        ranks[victim].send(signal.SIGCONT)
+    ranks[victim].send(signal.SIGCONT)
 
-    host = stack.query(f'training_health_rank_info{{run="{run.run}",rank="{1 - victim}"}}')[0][0]
-    named = rf"rank {victim} on {re.escape(host['host'])} \(last step \d+\)"
-    assert re.match(rf"1 rank of run {re.escape(run.run)} \(of 2\) dead: {named}\.", text)
+    assert re.match(one_dead(stack, run, victim), text)
     resolved(stack, run)
-
-
-def test_a_rank_that_rank_0_knows_to_be_dead(stack: Stack, new_run: StartRun) -> None:
-    with job_store() as environ:
-        run = new_run(environ=environ)
-        ranks = [run.start(rank, 2, store=True) for rank in (0, 1)]
-        trained(stack, run, 2)
-        poll(lambda: stack.query(f'training_health_ranks{{run="{run.run}",status="alive"}} == 2'))
-
-        ranks[1].send(signal.SIGKILL)
-        text = only_page(stack, run)
-
-        assert stack.query(f'run:training_health_dead_told:max{{run="{run.run}"}} == 1')
-        assert f"1 rank of run {run.run} (of 2) dead: rank 1 on " in text
-        run.start(1, 2, store=True, first_step=1)
-        resolved(stack, run)
 
 
 def test_all_ranks_are_gone_with_their_targets(stack: Stack, new_run: StartRun) -> None:
@@ -156,6 +68,22 @@ def test_all_ranks_are_gone_with_their_targets(stack: Stack, new_run: StartRun) 
     poll(lambda: not stack.query(f'training_health_rank_step{{run="{run.run}"}}'))
     time.sleep(12)  # longer than the way to a resolve takes
     assert len(stack.pager.open_pages(run.run)) == 1
+
+
+def test_a_rank_that_rank_0_knows_to_be_dead(stack: Stack, new_run: StartRun) -> None:
+    with job_store() as environ:
+        run = new_run(environ=environ)
+        ranks = [run.start(rank, 2, store=True) for rank in (0, 1)]
+        trained(stack, run, 2)
+        poll(lambda: stack.query(f'training_health_ranks{{run="{run.run}",status="alive"}} == 2'))
+
+        ranks[1].send(signal.SIGKILL)
+        text = only_page(stack, run)
+
+        assert stack.query(f'run:training_health_dead_told:max{{run="{run.run}"}} == 1')
+        assert f"1 rank of run {run.run} (of 2) dead: rank 1 on " in text
+        run.start(1, 2, store=True, first_step=1)
+        resolved(stack, run)
 
 
 def test_half_of_a_thousand_ranks(stack: Stack) -> None:
@@ -220,19 +148,6 @@ def test_a_rank_that_never_came(stack: Stack, new_run: StartRun) -> None:
 
     assert text == f"Run {run.run} expected 4 ranks and has 3. Missing: rank 2."
     run.start(2, 4)
-    resolved(stack, run)
-
-
-def test_a_loss_that_is_nan(stack: Stack, new_run: StartRun) -> None:
-    run = new_run()
-    rank = run.start(0, 1)
-    trained(stack, run, 1)
-
-    rank.tell("observe", "nan", 1.0)
-
-    assert re.match(
-        rf"The loss of run {run.run} was NaN or infinite at step \d+, ", only_page(stack, run)
-    )
     resolved(stack, run)
 
 
@@ -329,50 +244,6 @@ def test_an_endpoint_that_cannot_be_reached(stack: Stack, new_run: StartRun) -> 
 
         poll(lambda: "TrainingHealthEndpointDown" in stack.pager.ticket_alerts(run.run), 90)
         quiet_for(stack, 1, run)
-
-
-def test_what_is_innocent_pages_nobody(stack: Stack, new_run: StartRun) -> None:
-    ends = {
-        "-finish": lambda rank: rank.tell("exit"),
-        "-ctrl-c": lambda rank: rank.send(signal.SIGINT),
-    }
-    runs = {name: new_run(name) for name in (*ends, "-resume", "-smaller", "-moved")}
-    runs["-checkpoint"] = new_run("-checkpoint", heartbeat_timeout_s=3.0)
-    runs["-lock"] = new_run("-lock")
-    ranks = {name: [run.start(rank, 2) for rank in (0, 1)] for name, run in runs.items()}
-    for run in runs.values():
-        trained(stack, run, 2)
-
-    for name, end in ends.items():
-        for rank in ranks[name]:
-            end(rank)
-    for rank in (*ranks["-resume"], *ranks["-smaller"]):
-        rank.send(signal.SIGTERM)
-    ranks["-moved"][1].send(signal.SIGKILL)
-    for rank in (*ranks["-resume"], *ranks["-smaller"], ranks["-moved"][1]):
-        rank.process.wait()
-    for number in (0, 1):
-        runs["-resume"].start(number, 2, first_step=1000)
-    runs["-smaller"].start(0, 1, first_step=1000)
-    runs["-moved"].start(1, 2, first_step=1000)
-    for rank in ranks["-checkpoint"]:
-        rank.tell("phase", "checkpoint", 12.0)
-    ranks["-lock"][0].tell("hold", 2.0)  # with eight times the time, 12 s and more
-
-    quiet_for(stack, 30, *runs.values())
-
-
-def test_prometheus_is_down_for_a_while(stack: Stack, new_run: StartRun) -> None:
-    run = new_run()
-    for rank in (0, 1):
-        run.start(rank, 2)
-    trained(stack, run, 2)
-
-    stack.stop_prometheus()
-    time.sleep(20)
-    stack.start_prometheus()
-
-    quiet_for(stack, 15, run)
 
 
 def test_the_watchdog_calls_and_never_pages(stack: Stack) -> None:
