@@ -180,7 +180,8 @@ def find(name: str, flag: str) -> str:
         path = shutil.which(name, path=folder) if folder else None
         if path is not None and flag.lstrip("-") in _help(path).replace("[no-]", ""):
             return path
-    pytest.skip(f"no {name} with {flag} on PATH or in HEALTH_EXPORTER_NEWER_SERVERS")
+    why = "; Debian builds it without" if flag == RECEIVER else ""
+    pytest.skip(f"no {name} with {flag} on PATH or in HEALTH_EXPORTER_NEWER_SERVERS{why}")
 
 
 @functools.cache
