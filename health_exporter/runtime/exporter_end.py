@@ -94,6 +94,8 @@ class ExporterEnd:
             self._judge_pending(wait=status == "finished")
         except Exception as problem:  # noqa: BLE001  # counted already; the receipt matters more
             log.debug("the last steps are not judged: %r", problem)
+        if rank.settings.linger_s:  # 0 is for those in a hurry
+            rank.watch.look_for_cause(status)
         rank.error = error if status == "failed" else None
         rank.own_state = status
         rank.watch.say_goodbye(status)

@@ -28,6 +28,10 @@ _STILL_S = 1.0
 """A training thread that has been still for longer is asked where it is: a look at its frames,
 too cheap to matter, but pointless while it moves."""
 
+_CAUSE_S = 1.0
+"""When it is ended early, rank 0 waits at most this long for who may have died before: a death on its
+own host is known within 0.6 s."""
+
 _GOODBYES_S = 2.0
 """At the end rank 0 waits this long for the others' goodbyes, so that the receipt has them."""
 
@@ -115,6 +119,24 @@ class Watch:
     def _any_missing(self) -> bool:
         standing = self.standing
         return standing is None or standing.counts["missing"] > 0
+
+    def look_for_cause(self, state: str) -> None:
+        """Before rank 0 ends early, hear who has died: that is often why, and its last word says it.
+
+        A launcher sends SIGTERM to all when a rank dies, and collectives fail then, both at once.
+        """
+        alone = self._watched.identity.rank != 0 or not self.connected
+        if alone or state not in ("terminated", "failed"):
+            return
+        deadline = self._monotonic() + _CAUSE_S
+        while (standing := self.standing) is not None:
+            counts = standing.counts
+            others = counts["alive"] + counts["stuck"] - 1
+            left_s = deadline - self._monotonic()
+            if counts["dead"] or others <= 0 or left_s <= 0:
+                return
+            self._judged.clear()
+            self._judged.wait(min(0.1, left_s))
 
     def say_goodbye(self, state: str) -> None:
         """Tell the others that this rank ends; on rank 0, hear who else does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -291,6 +292,21 @@ def test_torchrun_ends_the_others_and_rank_0_still_names_the_killed_one(job: Job
     assert receipt["status"] in ("terminated", "failed")
     assert [a["rank"] for a in receipt["anomalies"] if a["kind"] == "dead_rank"] == [str(BAD)]
     assert not receipt["healthy"]
+
+
+def test_the_last_scrape_names_who_died_just_before_sigterm(job: Job):
+    job.start_ranks("none", "linger_s=20")
+    job.wait_until_training()
+    job.processes[f"rank {BAD}"].kill()
+    job.processes["rank 0"].terminate()
+    pages = []
+    with contextlib.suppress(OSError):
+        while True:
+            pages.append(job.page())
+    # Its collective fails in the same moment; which of the two ends it is a matter of luck.
+    last = pages[-1]
+    assert re.search(r'^training_health_run_state{.*state="(terminated|failed)"} 1', last, re.M)
+    assert re.search(rf'^training_health_suspect_rank{{.*rank="{BAD}",reason="dead"', last, re.M)
 
 
 def test_sigterm_ends_every_rank_with_a_goodbye(job: Job):
