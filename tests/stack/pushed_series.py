@@ -1,6 +1,6 @@
 """Cases of `promtool test rules` as they would be, were their series pushed by OTLP.
 
-What differs on that way, each seen in a real Prometheus by `test_otlp_stack.py`:
+What differs on that way, as test_otlp_backends.py and test_otlp_pages.py see it on real servers:
 
 - When the pushes of a process end, however that is, its series get no stale marker, where a scrape
   that fails ends all series of its target at once.

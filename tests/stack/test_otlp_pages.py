@@ -111,6 +111,12 @@ def test_pushed_runs_page_as_scraped_ones_do(pushed: Pushed, start: StartScript,
     assert "Run hung waits for rank 1 on " in stuck
     assert "rank 0" not in stuck
 
+    # Nothing ends the series of who pushes no more, whether it said goodbye or not.
+    states = 'training_health_rank_state{run=~"killed|finished"} == 1'
+    shown = {(one["run"], one["rank"]): one["state"] for one, _ in stack.query(states)}
+    assert {state for (run, _), state in shown.items() if run == "finished"} == {"finished"}
+    assert shown["killed", "1"] == "running"
+
     begin("killed", 1, first_step=1)
     poll(lambda: not stack.pager.open_pages("killed"))
     # As long as it takes to page for the others, and more.
@@ -118,8 +124,6 @@ def test_pushed_runs_page_as_scraped_ones_do(pushed: Pushed, start: StartScript,
     fired = 'last_over_time(ALERTS{alertstate="firing", run=~"finished|resumed"}[5m])'
     assert stack.query(fired) == []
     assert len(stack.pager.pages("killed")) == 1
-    # Nothing ends the series of who pushes no more.
-    assert stack.query('training_health_rank_state{run="finished", state="finished"} == 1')
 
 
 def the_page(stack: Stack, run: str) -> str:
