@@ -23,8 +23,9 @@ from health_exporter.demo.stack import Server
 from tests.stack.trainer_script import poll
 from tests.unit.export.otlp_translation import Series
 
+VARIABLE = "HEALTH_EXPORTER_NEWER_SERVERS"
 # Read when tests are collected: while they run, no setting of the machine is in the environment.
-_NEWER = os.environ.get("HEALTH_EXPORTER_NEWER_SERVERS", "")
+_NEWER = os.path.abspath(folder) if (folder := os.environ.get(VARIABLE, "")) else ""
 
 RECEIVER = "--web.enable-otlp-receiver"
 REMOTE_WRITE = "--web.enable-remote-write-receiver"
@@ -181,7 +182,7 @@ def find(name: str, flag: str) -> str:
         if path is not None and flag.lstrip("-") in _help(path).replace("[no-]", ""):
             return path
     why = "; Debian builds it without" if flag == RECEIVER else ""
-    pytest.skip(f"no {name} with {flag} on PATH or in HEALTH_EXPORTER_NEWER_SERVERS{why}")
+    pytest.skip(f"no {name} with {flag} on PATH or in {VARIABLE}{why}")
 
 
 @functools.cache
