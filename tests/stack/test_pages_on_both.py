@@ -91,7 +91,7 @@ def test_rank_0_is_killed_and_prometheus_is_down_for_a_while(
     stack.start_prometheus()
 
     poll(lambda: stack.query(f'ALERTS{{run="{sick.run}",alertstate="firing"}}'))
-    quiet_for(stack, 15, well)
     assert len(stack.pager.open_pages(sick.run)) == 1
     sick.start(0, 2, first_step=1)
     resolved(stack, sick)
+    quiet_for(stack, 3, well)
