@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from alerts.build import milliseconds
 from tests.stack.prometheus_server import require_tool
 from tests.stack.server_version import on_both, versions
 
@@ -132,6 +133,13 @@ def test_an_alert_is_routed_by_its_severity(servers: None, rule: dict[str, Any])
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_watchdog_is_due_again_at_each_interval() -> None:
+    routes = yaml.safe_load((ALERTS / "alertmanager.yml").read_text())["route"]["routes"]
+    watchdog = next(route for route in routes if route["receiver"] == "watchdog")
+
+    assert milliseconds(watchdog["repeat_interval"]) < milliseconds(watchdog["group_interval"])
 
 
 @on_both("amtool")
