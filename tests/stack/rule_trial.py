@@ -2,7 +2,7 @@
 
 Starting promtool and reading a case's samples costs more than the rules do. So all mutants of a
 case stand beside each other in one rule file, under names of their own, as do their expectations.
-What a mutant's rule reads is shared with all others; what reads the mutant's rule is there for each.
+What a mutant's rule reads is shared by all; what reads the mutant's rule is there for each.
 """
 
 from __future__ import annotations

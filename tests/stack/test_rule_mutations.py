@@ -84,3 +84,32 @@ def test_each_equivalent_is_a_mutant_still() -> None:
     known = {(mutant.rule, mutant.change) for mutants in MUTANTS.values() for mutant in mutants}
 
     assert not equivalents() - known
+
+
+def test_the_mutants_of_a_rule() -> None:
+    rule = {
+        "alert": "Slow",
+        "expr": "max by (run, rank) (rate(steps_total[5m])) < 2 # a second\nunless on (run) done",
+        "for": "1m",
+    }
+
+    changes = {kind: [m.change for m in mutants_of(rule) if m.kind == kind] for kind in KINDS}
+
+    expr = "max by (run, rank) (rate(steps_total[5m])) < 2 # a second"
+    assert changes == {
+        "threshold": [
+            expr.replace("<", "`< -> <=`"),
+            expr.replace("2", "`2 -> 1`"),
+            expr.replace("2", "`2 -> 3`"),
+        ],
+        "for": ["for: `1m -> 30s`", "for: `1m -> 2m`", "for: `1m -> 0s`"],
+        "range": [expr.replace("5m", "`5m -> 150s`"), expr.replace("5m", "`5m -> 10m`")],
+        "aggregation": [
+            expr.replace("max", "`max -> min`"),
+            expr.replace("max", "`max -> count`"),
+            expr.replace("rate", "`rate -> irate`"),
+            expr.replace("by (run, rank)", "`by (run, rank) -> by (rank)`"),
+            expr.replace("by (run, rank)", "`by (run, rank) -> by (run)`"),
+        ],
+        "clause": ["`unless on (run) done -> `"],
+    }
