@@ -181,7 +181,12 @@ def _with_comparisons(case: Case, mutants: Mapping[int, Mutant]) -> Combined:
         after = f"sum_over_time({mutant.rule}_mutant{index}[1d])"
         expr = f"{before} != {after} or {before} unless {after} or {after} unless {before}"
         checks.append({"expr": expr, "eval_time": case.end})
-    return rules, {"alert_rule_test": [], "promql_expr_test": checks}
+    copied = {f"_mutant{index}": {mutant.rule} for index, mutant in mutants.items()}
+    return rules, {
+        "input_series": _renamed_input(case, copied),
+        "alert_rule_test": [],
+        "promql_expr_test": checks,
+    }
 
 
 def _with_expectations(case: Case, mutants: Mapping[int, Mutant]) -> Combined:
@@ -211,7 +216,23 @@ def _with_expectations(case: Case, mutants: Mapping[int, Mutant]) -> Combined:
         for suffix, names in copied.items()
         for check in case.promql_tests
     ]
-    return rules, {"alert_rule_test": alert_tests, "promql_expr_test": promql_tests}
+    return rules, {
+        "input_series": _renamed_input(case, copied),
+        "alert_rule_test": alert_tests,
+        "promql_expr_test": promql_tests,
+    }
+
+
+def _renamed_input(case: Case, copied: Mapping[str, set[str]]) -> list[Mapping[str, Any]]:
+    """The series of a case, and for each suffix those that are recorded by rules so renamed."""
+    given: list[Mapping[str, Any]] = case.content["input_series"]
+    recorded = [entry for entry in given if _RECORDED.match(entry["series"])]
+    return given + [
+        {**entry, "series": _renamed(entry["series"], names, suffix)}
+        for suffix, names in copied.items()
+        for entry in recorded
+        if names & set(_RECORDED.findall(entry["series"]))
+    ]
 
 
 def _needed(rules: Sequence[Rule], checks: Mapping[str, Any]) -> list[Rule]:
