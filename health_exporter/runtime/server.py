@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from health_exporter.core.standing import Standing
@@ -25,6 +25,12 @@ log = logging.getLogger(__name__)
 
 _PORT_SPAN = 64
 """Ports tried from the one asked for: more than the processes of any host's accelerators."""
+
+_LATELY_S = 75.0
+"""A scraper that has not come for longer has gone: Prometheus asks every 15 s, or once a minute."""
+
+_MOST_SCRAPERS = 64
+"""Of those above, who may be anybody, none is waited for."""
 
 
 class Served(Protocol):
@@ -49,6 +55,39 @@ class Served(Protocol):
     def scraped(self) -> None: ...
 
 
+class LastScrapes:
+    """Who scrapes, and whether all of them have seen the end.
+
+    Two Prometheus servers often scrape the same ranks, and each pages for those that vanish without
+    a word. They are told apart by address and User-Agent.
+
+    Attributes:
+        done: At least one scrape has seen the end, and so has everyone who came twice or more, and
+            lately: a look with curl is no reason to wait for another.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.done = threading.Event()
+        self._monotonic = monotonic
+        self._lock = threading.Lock()  # requests have threads of their own
+        self._scrapes: dict[tuple[str, str], tuple[int, float]] = {}  # how many, and the last one
+        self._saw_end: set[tuple[str, str]] = set()
+
+    def add(self, scraper: tuple[str, str], *, terminal: bool) -> None:
+        """A scrape by (address, User-Agent) that showed a terminal state, or another one."""
+        now = self._monotonic()
+        with self._lock:
+            lately = {who: v for who, v in self._scrapes.items() if now - v[1] <= _LATELY_S}
+            if terminal:
+                self._saw_end.add(scraper)
+                if {who for who, (n, _) in lately.items() if n > 1} <= self._saw_end:
+                    self.done.set()
+                return
+            if scraper in lately or len(lately) < _MOST_SCRAPERS:
+                lately[scraper] = lately.get(scraper, (0, now))[0] + 1, now
+            self._scrapes = lately
+
+
 class Server:
     """Endpoint of one rank.
 
@@ -59,7 +98,7 @@ class Server:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._metrics = MetricsPage(served.snapshot)
-        self._last_scraped = threading.Event()
+        self._last_scrapes = LastScrapes()
         settings, identity = served.settings, served.identity
         self._endpoint: Endpoint | None = None
         if settings.port is None:
@@ -111,17 +150,24 @@ class Server:
         return None if self._endpoint is None else self._endpoint.url("/metrics")
 
     def linger(self, seconds: float) -> None:
-        """Wait until one scrape has seen a terminal state, but no longer than `seconds`."""
+        """Wait until every scraper has seen a terminal state, but no longer than `seconds`."""
         if self._endpoint is None or not seconds:
             return
         started = time.monotonic()
-        if not self._last_scraped.wait(min(1.0, seconds)) and seconds > 1.0:
-            log.info("waiting up to %.0f s for a last scrape (linger_s)", seconds)
-            self._last_scraped.wait(seconds - (time.monotonic() - started))
+        if not self._last_scrapes.done.wait(min(1.0, seconds)) and seconds > 1.0:
+            if self._served.state == "interrupted":  # somebody sits there, and wonders
+                log.warning(
+                    "waiting up to %.0f s until Prometheus has seen this end (linger_s); it takes a "
+                    "run for dead that is cut off by a second Ctrl-C",
+                    seconds,
+                )
+            else:
+                log.info("waiting up to %.0f s for a last scrape (linger_s)", seconds)
+            self._last_scrapes.done.wait(seconds - (time.monotonic() - started))
 
     def hurry(self) -> None:
         """End `linger`."""
-        self._last_scraped.set()
+        self._last_scrapes.done.set()
 
     def close(self) -> None:
         """Stop serving; the port is free afterwards."""
@@ -132,8 +178,8 @@ class Server:
         state = self._served.state
         body, content_type = self._metrics.render(request.headers.get("Accept", ""))
         self._served.scraped()
-        if state in TERMINAL_STATES:
-            self._last_scraped.set()
+        scraper = (request.client, request.headers.get("User-Agent", ""))
+        self._last_scrapes.add(scraper, terminal=state in TERMINAL_STATES)
         return Response(content_type=content_type, body=body)
 
     def _get_health(self, request: Request) -> Response:

@@ -29,8 +29,8 @@ _STILL_S = 1.0
 too cheap to matter, but pointless while it moves."""
 
 _CAUSE_S = 1.0
-"""When it is ended early, rank 0 waits at most this long for who may have died before: a death on its
-own host is known within 0.6 s."""
+"""When it is ended early, rank 0 waits at most this long for who may have died before: a death on
+its own host is known within 0.6 s."""
 
 _GOODBYES_S = 2.0
 """At the end rank 0 waits this long for the others' goodbyes, so that the receipt has them."""
@@ -121,7 +121,7 @@ class Watch:
         return standing is None or standing.counts["missing"] > 0
 
     def look_for_cause(self, state: str) -> None:
-        """Before rank 0 ends early, hear who has died: that is often why, and its last word says it.
+        """Before rank 0 ends early, hear who has died: that is often why, and its last word tells.
 
         A launcher sends SIGTERM to all when a rank dies, and collectives fail then, both at once.
         """
