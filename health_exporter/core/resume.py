@@ -13,6 +13,12 @@ offset of some tenths of it after 32 steps, but whether the data or the optimize
 cause cannot be said. Where no step is done again, or the steps before are not known (a checkpoint
 carries the state as it was at the checkpoint), only the level around the checkpoint is left, and
 only a plain jump can be told from noise.
+
+A process that is killed takes its newest steps with it, and the next one may go on from a
+checkpoint of a step that nobody here has seen. How far the loss fell in between is not known: a
+fall is then no sign of anything. A rise still is one, for a state that is lost or much older has
+the loss that the run had long before; but as much as the loss has risen in as many steps before
+is its own course, and not the resume's.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from itertools import islice
 from math import inf, isfinite, sqrt
 from typing import Any
 
-from health_exporter.core import argument
+from health_exporter.core import argument, unseen
 from health_exporter.core.baseline import MAD_TO_SIGMA
 from health_exporter.core.median import median
 
@@ -47,6 +53,7 @@ class ResumeSettings:
         early_pairs: Mean difference of the first two pairs, in scales, that agrees.
         alone: `early` where there are no pairs.
         fall: As `early`, downwards, in scales: a loss that falls is good news until it is absurd.
+            Where there are no pairs, below the lowest loss.
         lasting: Losses after which a lasting jump is judged.
         lasting_jump: Mean excess and mean difference of pairs then, in scales.
         lasting_alone: `lasting_jump` where there are no pairs.
@@ -86,8 +93,8 @@ class ResumeComparison:
     """
 
     __slots__ = (
-        "_differences", "_earlier", "_level", "_scale", "_z", "first_step", "found", "fresh",
-        "history", "open", "settings",
+        "_differences", "_earlier", "_level", "_lowest", "_rise", "_scale", "_z", "first_step",
+        "found", "fresh", "history", "open", "settings",
     )  # fmt: skip
 
     def __init__(self, settings: ResumeSettings) -> None:
@@ -99,6 +106,8 @@ class ResumeComparison:
         self._z = 0.0
         self._differences: list[float] = []
         self._level = self._scale = 0.0
+        self._rise = 0.0  # over the unseen steps, of the run's own
+        self._lowest: float | None = None  # a loss below it is a fall; None: there is none
         self.first_step = 0
         self.found: tuple[float, float] | None = None
 
@@ -126,6 +135,13 @@ class ResumeComparison:
                 MAD_TO_SIGMA * median(deviations), self.settings.level_share * abs(self._level)
             )
             self.open = self._scale > 0.0
+            missing = unseen.losses([s for s, loss, _ in history if isfinite(loss)], step)
+            every = self.losses(self.settings.kept)
+            self._rise = unseen.rise(every, missing, around, self._scale) if missing else 0.0
+            lowest = min(reference)
+            # As far below as the losses are apart: one that has begun to fall may go on.
+            width = max(self.settings.fall * self._scale, max(reference) - lowest)
+            self._lowest = None if missing else lowest - width
 
     def losses(self, n: int) -> list[float]:
         """The newest `n` finite losses that count, oldest first."""
@@ -161,15 +177,18 @@ class ResumeComparison:
 
     def _jumped(self, n: int, pairs: int) -> bool:
         settings = self.settings
-        excess = (sum(self.fresh) / n - self._level) / self._scale
-        self._z = excess * sqrt(n)
+        mean = sum(self.fresh) / n
         difference = sum(self._differences) / pairs / self._scale if pairs else None
+        expected = self._level if pairs else self._level + self._rise
+        excess = (mean - expected) / self._scale
+        self._z = excess * sqrt(n)
         if n == 1:
             return excess >= settings.at_once and (
                 difference is None or difference >= settings.at_once / 2.0
             )
         if difference is None:
-            return self._z >= settings.alone or excess <= -settings.fall
+            fallen = self._lowest is not None and mean <= self._lowest
+            return self._z >= settings.alone or fallen
         if excess <= -settings.fall and difference <= -settings.fall:
             return True
         return self._z >= settings.early and difference >= settings.early_pairs
@@ -177,7 +196,8 @@ class ResumeComparison:
     def _stayed(self, pairs: int) -> bool:
         settings = self.settings
         n = len(self.fresh)
-        excess = (sum(self.fresh) / n - self._level) / self._scale
+        expected = self._level if pairs else self._level + self._rise
+        excess = (sum(self.fresh) / n - expected) / self._scale
         self._z = excess * sqrt(n)
         if not pairs:
             return excess >= settings.lasting_alone
@@ -229,6 +249,8 @@ class ResumeComparison:
             "differences": list(self._differences),
             "level": self._level,
             "scale": self._scale,
+            "rise": self._rise,
+            "lowest": self._lowest,
             "first_step": self.first_step,
         }
 
@@ -260,6 +282,10 @@ class ResumeComparison:
         restored._differences = _floats(state["differences"], "differences")
         restored._level = argument.finite(state["level"], "level")
         restored._scale = argument.nonnegative(state["scale"], "scale")
+        # A state of an earlier version has neither; it knew nothing of unseen steps.
+        restored._rise = argument.nonnegative(state.get("rise", 0.0), "rise")
+        lowest = state.get("lowest")
+        restored._lowest = None if lowest is None else argument.finite(lowest, "lowest")
         restored.first_step = argument.integer(state["first_step"], "first_step", minimum=0)
         return restored
 
