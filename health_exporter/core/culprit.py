@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from health_exporter.core.beat import Beat
@@ -61,20 +61,36 @@ def culprits(stuck: Sequence[Beat]) -> list[Beat]:
     """Those of `stuck` to blame; empty when nothing tells them apart.
 
     Ranks that run the same program wait in a collective for the one that has not come to it: it
-    has done fewer steps, or has marked fewer phases of the same step. Where that does not single
-    out fewer than half, the one that waits for nobody is in another place of the source than the
-    many that wait.
+    has done fewer steps, or has marked fewer phases of the same step. Few that are behind are
+    those, unless it shows that not every rank marks the same phases, as where only some load data.
+    Else it is decided by where in the source each rank is, and then by what it says it does.
     """
-    if len(stuck) == 1:
-        return list(stuck)
-    lowest = min((beat.step, beat.marks) for beat in stuck)
-    behind = [beat for beat in stuck if (beat.step, beat.marks) == lowest]
-    if 2 * len(behind) < len(stuck):
+    n = len(stuck)
+    slow = _lowest(stuck, lambda beat: beat.step)
+    behind = _lowest(slow, lambda beat: beat.marks)
+    if len(behind) < n:
+        if 2 * len(behind) < n and (len(behind) == len(slow) or not _outdone(behind, slow, n)):
+            return behind
+        # Many that are behind, and alone in their data, do not wait: who waits has left it.
+        if behind == [beat for beat in slow if beat.phase == "data"]:
+            return _elsewhere(behind, stuck) or behind
+    elif n == 1:
         return behind
-    elsewhere = _elsewhere(behind)
-    if elsewhere:
-        return elsewhere
-    return behind if len(behind) < len(stuck) else []
+    loading = _busy_alone(slow, {"data"})
+    apart = _elsewhere(slow)
+    if apart:
+        load = {beat.rank for beat in loading}
+        return [beat for beat in apart if beat.rank in load] or apart
+    if loading and 2 * len(loading) <= n:
+        return loading
+    # Half of them may well be in a collective that is part of a checkpoint.
+    pausing = _busy_alone(slow, {"checkpoint", "eval"})
+    if pausing and 2 * len(pausing) < n:
+        return pausing
+    # Every rank counts steps, so that also many can be behind by them. Many that are behind by
+    # marks alone are rather those that wait for a rank that has marked more than they do.
+    by_steps = len(behind) == len(slow) < n
+    return _elsewhere(behind, stuck) or (behind if by_steps or 2 * len(behind) == n else [])
 
 
 def common_place(stuck: Sequence[Beat]) -> str:
@@ -83,12 +99,43 @@ def common_place(stuck: Sequence[Beat]) -> str:
     return places.most_common(1)[0][0] if places else ""
 
 
-def _elsewhere(beats: Sequence[Beat]) -> list[Beat]:
+def _lowest(beats: Sequence[Beat], key: Callable[[Beat], int]) -> list[Beat]:
+    lowest = min(map(key, beats))
+    return [beat for beat in beats if key(beat) == lowest]
+
+
+def _outdone(behind: Sequence[Beat], slow: Sequence[Beat], n: int) -> bool:
+    """Whether something speaks more against others of the same step than marks against `behind`.
+
+    A few others load data, and `behind` do not; or a few others are in another place than most,
+    and `behind` are where most are.
+    """
+    loading = _busy_alone(slow, {"data"})
+    if loading and 2 * len(loading) <= n and not any(beat.phase == "data" for beat in behind):
+        return True
+    return bool(_elsewhere(slow)) and {beat.where for beat in behind} == {common_place(slow)}
+
+
+def _busy_alone(beats: Sequence[Beat], phases: Set[str]) -> list[Beat]:
+    """Those in one of `phases`, but for those in a place where others are outside of them.
+
+    There the ones wait together with the others.
+    """
+    outside = {beat.where for beat in beats if beat.phase not in phases and beat.where}
+    return [beat for beat in beats if beat.phase in phases and beat.where not in outside]
+
+
+def _elsewhere(beats: Sequence[Beat], stuck: Sequence[Beat] = ()) -> list[Beat]:
     """Those in another place than most; empty unless they are fewer than half.
 
-    A rank that does not say where it is counts for neither side.
+    A rank that does not say where it is counts for neither side. One in a place where one of
+    `stuck` is that is ahead of `beats` waits with it.
     """
     common = common_place(beats)
     known = [beat for beat in beats if beat.where]
     others = [beat for beat in known if beat.where != common]
-    return others if 2 * len(others) < len(known) else []
+    if 2 * len(others) >= len(known):
+        return []
+    ranks = {beat.rank for beat in beats}
+    ahead = {beat.where for beat in stuck if beat.rank not in ranks}
+    return [beat for beat in others if beat.where not in ahead]

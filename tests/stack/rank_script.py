@@ -2,7 +2,8 @@
 
     rank_script.py RECEIPT_DIR PORT_FILE_DIR FAULT BAD_RANK [KEY=VALUE ...]
 
-Each rank writes its port into PORT_FILE_DIR. The fault happens at step 15 of rank BAD_RANK.
+Each rank writes its port into PORT_FILE_DIR. The fault happens at step 15 of rank BAD_RANK. Phases
+are marked by `marked_by`: `nobody`, `all` ranks, or the `bad` one alone, where it goes wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -51,7 +53,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO)
     given = dict(pair.split("=") for pair in pairs)
     steps, first = int(given.pop("steps", "100000")), int(given.pop("first", "0"))
-    marked = bool(int(given.pop("marked", "0")))
+    marked_by = given.pop("marked_by", "nobody")
     settings = {**TIMES, **{key: float(value) for key, value in given.items()}}
     with HealthExporter(run="run", port=0, receipt_dir=receipts, **settings) as exporter:  # type: ignore[arg-type]
         rank = exporter.rank
@@ -63,7 +65,7 @@ def main() -> None:
         gradient = torch.zeros(1)
         for step in range(first, first + steps):
             bad = rank == int(bad_rank) and step == first + AT_STEP
-            if marked:
+            if marked_by == "all":
                 with exporter.phase("data"):
                     time.sleep(STEP_S)
                     if bad and fault == "hang":
@@ -73,7 +75,8 @@ def main() -> None:
             else:
                 time.sleep(STEP_S)
                 if bad:
-                    go_wrong(fault)
+                    with exporter.phase("data") if marked_by == "bad" else nullcontext():
+                        go_wrong(fault)
                 dist.all_reduce(gradient)
             if fault == "checkpoint" and step == first + AT_STEP:
                 with exporter.phase("checkpoint"):

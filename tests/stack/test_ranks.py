@@ -215,17 +215,19 @@ def test_a_stopped_process_is_dead_after_the_beat_timeout(job: Job):
     assert job.suspects() == []
 
 
-@pytest.mark.parametrize("marked", ["marked=0", "marked=1"])
-def test_a_rank_that_hangs_in_its_data_is_told_from_those_that_wait_for_it(job: Job, marked: str):
-    job.start_ranks("hang", marked)
+@pytest.mark.parametrize("marked_by", ["nobody", "all", "bad"])
+def test_a_rank_that_hangs_in_its_data_is_told_from_those_that_wait_for_it(
+    job: Job, marked_by: str
+):
+    job.start_ranks("hang", f"marked_by={marked_by}")
     job.wait_until_training()
     seconds = job.wait("a suspect", lambda: job.suspects() == [(BAD, "stuck")])
-    say(f"hang, {marked}: named {seconds:.1f} s after the start of training")
+    say(f"hang, marked by {marked_by}: named {seconds:.1f} s after the start of training")
     job.wait("all stuck", lambda: job.ranks("stuck") == N_RANKS)
     outage = the_only_outage(job)
     assert (outage["kind"], outage["rank"]) == ("stuck_rank", str(BAD))
     assert outage["where"].endswith(" go_wrong")
-    assert outage["phase"] == ("data" if marked == "marked=1" else "")
+    assert outage["phase"] == ("" if marked_by == "nobody" else "data")
     with pytest.raises(urllib.error.HTTPError) as unhealthy:
         job.page(BAD, "/healthz")
     assert unhealthy.value.code == 503
