@@ -157,8 +157,8 @@ class Server:
         if not self._last_scrapes.done.wait(min(1.0, seconds)) and seconds > 1.0:
             if self._served.state == "interrupted":  # somebody sits there, and wonders
                 log.warning(
-                    "waiting up to %.0f s until Prometheus has seen this end (linger_s); it takes a "
-                    "run for dead that is cut off by a second Ctrl-C",
+                    "waiting up to %.0f s until Prometheus has seen this end (linger_s); after a "
+                    "second Ctrl-C it would take the run for dead",
                     seconds,
                 )
             else:
