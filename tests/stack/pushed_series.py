@@ -34,7 +34,12 @@ def as_pushed(cases: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pushed(case: dict[str, Any]) -> dict[str, Any]:
-    given = [(*_parsed(one["series"]), _expanded(one["values"])) for one in case["input_series"]]
+    own = [one for one in case["input_series"] if "instance=" not in one["series"]]
+    given = [
+        (*_parsed(one["series"]), _expanded(one["values"]))
+        for one in case["input_series"]
+        if one not in own  # what the server itself has recorded nobody pushes
+    ]
     pushing: dict[str, set[int]] = defaultdict(set)  # of each process, the moments of its pushes
     for _, labels, values in given:
         moments = (i for i, value in enumerate(values) if value not in (NONE, STALE))
@@ -49,7 +54,7 @@ def _pushed(case: dict[str, Any]) -> dict[str, Any]:
         series = _formatted(name, {**labels, "job": JOB, "instance": instance})
         merged[series] = _overlaid(merged.get(series, []), arrived)
     inputs = [{"series": series, "values": " ".join(values)} for series, values in merged.items()]
-    return {**case, "input_series": inputs}
+    return {**case, "input_series": [*own, *inputs]}
 
 
 def _other_states(given: list[Given], pushing: dict[str, set[int]]) -> Iterator[Given]:
