@@ -96,8 +96,10 @@ def test_pushed_runs_page_as_scraped_ones_do(pushed: Pushed, start: StartScript,
         tell(one, "finish")
     for one in runs["resumed"]:
         one.process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    tell(runs["hung"][0], "hang")  # it waits for the other
+    # It waits for the other, which has come less far, however much later it has started.
+    progress = 'training_health_rank_progress_total{{run="hung", rank="{}"}}'
+    poll(lambda: bool(stack.query(f"{progress.format(0)} > on () {progress.format(1)} + 5")))
+    tell(runs["hung"][0], "hang")
     for one in runs["resumed"]:
         one.process.wait()
     for rank in (0, 1):
