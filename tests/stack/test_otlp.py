@@ -41,6 +41,15 @@ def states(collector: Collector, name: str = "training_health_rank_state") -> se
     return {dict(labels)["state"] for (n, labels), v in collector.newest.items() if n == name and v}
 
 
+def train(exporter: HealthExporter) -> None:
+    """Steps, a phase and an anomaly, so that each kind of metric has a value."""
+    with exporter.phase("eval"):
+        pass
+    for step in range(40):
+        exporter.observe_step(step, 2.0 + step % 3, grad_norm=1.0, step_time_s=0.1 + step / 7)
+    exporter.observe_step(40, 900.0, grad_norm=1.0, step_time_s=0.2)
+
+
 def scrape(port: int) -> dict[Series, float]:
     body = exchange(port, get("/metrics")).body
     return {
@@ -63,11 +72,7 @@ def test_live_push_has_the_series_and_values_of_the_scrape(
     with HealthExporter(
         run="r", port=0, address="127.0.0.1", receipt_dir=tmp_path, linger_s=0
     ) as exporter:
-        with exporter.phase("eval"):
-            pass
-        for step in range(40):
-            exporter.observe_step(step, 2.0 + step % 3, grad_norm=1.0, step_time_s=0.1 + step / 7)
-        exporter.observe_step(40, 900.0, grad_norm=1.0, step_time_s=0.2)
+        train(exporter)
         assert exporter.port is not None
         port = exporter.port
         poll(lambda: bool(collector.metrics) and settled(collector.newest) == settled(scrape(port)))

@@ -18,7 +18,7 @@ from health_exporter.export.otlp_sender import make_sender
 from health_exporter.export.prometheus import MetricsPage
 from health_exporter.snapshot import Snapshot
 from tests.stack.otlp_backend import BACKENDS, Backend, as_number, difference
-from tests.stack.test_otlp import scrape
+from tests.stack.test_otlp import scrape, train
 from tests.stack.trainer_script import poll
 from tests.unit.export.otlp_sample import full_snapshot, full_step
 from tests.unit.export.otlp_translation import Series
@@ -129,11 +129,7 @@ def test_run_that_trains_and_ends(
     with HealthExporter(
         run="live", port=0, address="127.0.0.1", receipt_dir=tmp_path, linger_s=0
     ) as exporter:
-        with exporter.phase("eval"):
-            pass
-        for step in range(40):
-            exporter.observe_step(step, 2.0 + step % 3, grad_norm=1.0, step_time_s=0.1 + step / 7)
-        exporter.observe_step(40, 900.0, grad_norm=1.0, step_time_s=0.2)
+        train(exporter)
         assert exporter.port is not None
         port = exporter.port
         assert_shown(backend, "live/0", lambda: scrape(port))
