@@ -16,12 +16,12 @@ from health_exporter.runtime.watch import Watch
 
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Rank 0 of two, with a store that answers."""
+    """Rank 0 of three, with a store that answers."""
     monkeypatch.setattr(Watch, "connected", True)
     exporter = HealthExporter(run="r", port=None, receipt_dir=tmp_path, linger_s=0)
     watch = exporter._this_rank.watch
     exporter.close()
-    watch.standing = standing(alive=2)
+    watch.standing = standing(alive=3)
     return watch
 
 
@@ -41,13 +41,13 @@ def test_an_early_end_waits_for_who_died_before(watch: Watch, state: str):
     looking.start()
     looking.join(0.3)
     assert looking.is_alive()
-    watch.standing = standing(alive=1, dead=1)
+    watch.standing = standing(alive=2, dead=1)
     looking.join(0.5)
     assert not looking.is_alive()
 
 
 def test_it_waits_for_a_second_at_most(watch: Watch):
-    assert looked_for_s(watch, "terminated") >= 1.0
+    assert 1.0 <= looked_for_s(watch, "terminated") < 5.0
 
 
 @pytest.mark.parametrize("state", ["finished", "interrupted"])
